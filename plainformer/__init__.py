@@ -1,0 +1,52 @@
+"""Plainformer: a Transformer encoder for the Hugging Face ecosystem.
+
+Importing it defines names and registers the classes with transformers' Auto classes; it does nothing else.
+"""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from .bert_conversion import from_bert, to_bert
+from .configuration_plainformer import PlainformerConfig
+from .modeling_plainformer import (
+    PlainformerForMaskedLM,
+    PlainformerForMultipleChoice,
+    PlainformerForQuestionAnswering,
+    PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
+    PlainformerModel,
+    PlainformerPreTrainedModel,
+)
+from .tokenization_plainformer import load_tokenizer, train_tokenizer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "PlainformerConfig",
+    "PlainformerForMaskedLM",
+    "PlainformerForMultipleChoice",
+    "PlainformerForQuestionAnswering",
+    "PlainformerForSequenceClassification",
+    "PlainformerForTokenClassification",
+    "PlainformerModel",
+    "PlainformerPreTrainedModel",
+    "from_bert",
+    "load_tokenizer",
+    "to_bert",
+    "train_tokenizer",
+]
+
+AutoConfig.register(PlainformerConfig.model_type, PlainformerConfig, exist_ok=True)
+AutoModel.register(PlainformerConfig, PlainformerModel, exist_ok=True)
+AutoModelForMaskedLM.register(PlainformerConfig, PlainformerForMaskedLM, exist_ok=True)
+AutoModelForSequenceClassification.register(PlainformerConfig, PlainformerForSequenceClassification, exist_ok=True)
+AutoModelForTokenClassification.register(PlainformerConfig, PlainformerForTokenClassification, exist_ok=True)
+AutoModelForQuestionAnswering.register(PlainformerConfig, PlainformerForQuestionAnswering, exist_ok=True)
+AutoModelForMultipleChoice.register(PlainformerConfig, PlainformerForMultipleChoice, exist_ok=True)

@@ -1,0 +1,282 @@
+"""Every choice a Plainformer model leaves to its user, checked in one place."""
+
+import difflib
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
+
+POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "none")
+CLASSIFIER_POOLINGS = ("cls", "mean")
+PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
+
+# What `config.json` tells the Auto classes of a reader who has no plainformer installed. Every checkpoint lists them
+# all, whichever head wrote it, so that each Auto class can open it.
+AUTO_MAP = {
+    "AutoConfig": "configuration_plainformer.PlainformerConfig",
+    "AutoModel": "modeling_plainformer.PlainformerModel",
+    "AutoModelForMaskedLM": "modeling_plainformer.PlainformerForMaskedLM",
+    "AutoModelForSequenceClassification": "modeling_plainformer.PlainformerForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_plainformer.PlainformerForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_plainformer.PlainformerForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_plainformer.PlainformerForMultipleChoice",
+}
+
+
+class PlainformerConfig(PretrainedConfig):
+    """Configuration of a Plainformer encoder. The defaults are BERT-base.
+
+    Args:
+        vocab_size: entries of the vocabulary, V.
+        hidden_size: width of the hidden states, E. A multiple of `num_attention_heads`.
+        num_hidden_layers: encoder layers.
+        num_attention_heads: attention heads, H; each is E / H wide.
+        intermediate_size: width between the two linear maps of the feed-forward sub-layer.
+        hidden_act: its activation, a name that `transformers.activations.ACT2FN` knows.
+        hidden_dropout_prob: dropout on the embeddings and on each sub-layer's output.
+        attention_probs_dropout_prob: dropout on the attention weights.
+        max_position_embeddings: rows of the learned position table. Sinusoidal positions have no limit.
+        type_vocab_size: segments that `token_type_ids` may name; 0 for none, the ids are then ignored.
+        initializer_range: standard deviation of the initial weights.
+        layer_norm_eps: epsilon of every LayerNorm.
+        pad_token_id: the id whose embedding starts at zero and gets no gradient; `None` for no such id.
+        classifier_dropout: dropout before a classifier; `None` means `hidden_dropout_prob`.
+        tie_word_embeddings: the masked-LM decoder shares the word embeddings.
+        position_embedding_type: how a token learns its position: `"learned"` (a trained table), `"sinusoidal"`
+            (the formula of Vaswani et al. 2017) or `"none"`, the control.
+        pre_norm: LayerNorm before each sub-layer and once after the last layer (`norm_first` in torch.nn), instead of
+            after each residual sum (Vaswani et al. 2017, BERT).
+        embedding_norm: LayerNorm on the summed embeddings (BERT) or none (Vaswani et al. 2017).
+        scale_embedding: multiply token embeddings by sqrt(E) before positions are added (Vaswani et al. 2017).
+        classifier_pooling: what a sequence-level head reads: `"cls"`, the first real token, or `"mean"` over the
+            real tokens.
+        kwargs: whatever `PretrainedConfig` knows (`num_labels`, `id2label`, `problem_type`, `dtype`, ...).
+
+    Raises:
+        ValueError: a value that is out of range, or two that do not go together. The message names the field, the
+            value and the remedy.
+    """
+
+    model_type = "plainformer"
+    keys_to_ignore_at_inference = ["hidden_states", "attentions"]
+    _auto_class = "AutoConfig"
+
+    def __init__(
+        self,
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+        pad_token_id: int | None = 0,
+        classifier_dropout: float | None = None,
+        tie_word_embeddings: bool = True,
+        position_embedding_type: str = "learned",
+        pre_norm: bool = False,
+        embedding_norm: bool = True,
+        scale_embedding: bool = False,
+        classifier_pooling: str = "cls",
+        **kwargs: Any,
+    ) -> None:
+        _warn_about_lookalikes(kwargs)
+        _check_labels(kwargs)
+        if "auto_map" in kwargs:
+            kwargs["auto_map"] = _own_auto_map(kwargs["auto_map"])
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        self.pad_token_id = pad_token_id
+        self.classifier_dropout = classifier_dropout
+        self.tie_word_embeddings = tie_word_embeddings
+        self.position_embedding_type = position_embedding_type
+        self.pre_norm = pre_norm
+        self.embedding_norm = embedding_norm
+        self.scale_embedding = scale_embedding
+        self.classifier_pooling = classifier_pooling
+        self.check()
+
+    def check(self) -> None:
+        """Raise a ValueError for the first field whose value cannot work.
+
+        Models call it again when they are built, since a field may have been set after the configuration was made.
+        """
+        for field, (is_valid, expected) in RULES.items():
+            value = getattr(self, field)
+            if not is_valid(value):
+                raise ValueError(f"{field}={value!r} is not valid: it must be {expected}.{_hint(field, value)}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of num_attention_heads={self.num_attention_heads}: "
+                "every head needs the same width. Change one of the two."
+            )
+        if self.pad_token_id is not None and self.pad_token_id >= self.vocab_size:
+            raise ValueError(
+                f"pad_token_id={self.pad_token_id} is outside the vocabulary (vocab_size={self.vocab_size}): "
+                "give the id of your tokenizer's padding token, or None."
+            )
+        if self.problem_type == "single_label_classification" and self.num_labels == 1:
+            raise ValueError(
+                "problem_type='single_label_classification' with num_labels=1 leaves nothing to choose: use "
+                "num_labels=2, or problem_type='regression'."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
+        output = super().to_dict()
+        output["auto_map"] = {**AUTO_MAP, **output.get("auto_map", {})}
+        return output
+
+    def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
+        """Write `config.json`, and beside it the code that its `auto_map` names, whoever is saving.
+
+        transformers copies the file of the class being saved; for a subclass of yours that is not this package's.
+        A reader who loaded nothing but the configuration has no modeling file to copy.
+        """
+        modeling_file = Path(__file__).with_name("modeling_plainformer.py")
+        if modeling_file.exists() and not os.path.isfile(save_directory):
+            os.makedirs(save_directory, exist_ok=True)
+            for file in {str(modeling_file), *get_relative_import_files(modeling_file)}:
+                shutil.copyfile(file, Path(save_directory, Path(file).name))
+        super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read `config.json`, and refuse that of another architecture.
+
+        transformers would warn, and then give random weights.
+        """
+        config_dict, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            remedy = (
+                "Convert it with plainformer.from_bert(...)."
+                if model_type == "bert"
+                else "Open it with transformers.AutoModel."
+            )
+            raise ValueError(
+                f"{pretrained_model_name_or_path!s} holds a model of model_type={model_type!r}, not "
+                f"{cls.model_type!r}: its weights would not be read. {remedy}"
+            )
+        return config_dict, unused
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_probability(value: Any) -> bool:
+    return _is_number(value) and 0 <= value < 1
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and 0 < value < float("inf")
+
+
+_POSITIVE_INT = (lambda value: _is_int(value, 1), "an integer of at least 1")
+_BOOL = (lambda value: isinstance(value, bool), "True or False")
+_PROBABILITY = (_is_probability, "a number of at least 0 and below 1")
+_POSITIVE = (_is_positive, "a number above 0")
+
+# field: (what holds for a valid value, the same in words)
+RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "vocab_size": _POSITIVE_INT,
+    "hidden_size": _POSITIVE_INT,
+    "num_hidden_layers": _POSITIVE_INT,
+    "num_attention_heads": _POSITIVE_INT,
+    "intermediate_size": _POSITIVE_INT,
+    "hidden_act": (
+        lambda value: isinstance(value, str) and value in ACT2FN,
+        f"one of {', '.join(sorted(ACT2FN))}",
+    ),
+    "hidden_dropout_prob": _PROBABILITY,
+    "attention_probs_dropout_prob": _PROBABILITY,
+    "max_position_embeddings": _POSITIVE_INT,
+    "type_vocab_size": (lambda value: _is_int(value, 0), "an integer of at least 0 (0: no segment embeddings)"),
+    "initializer_range": _POSITIVE,
+    "layer_norm_eps": _POSITIVE,
+    "pad_token_id": (lambda value: value is None or _is_int(value, 0), "None or an integer of at least 0"),
+    "classifier_dropout": (
+        lambda value: value is None or _is_probability(value),
+        "None (hidden_dropout_prob is used) or a number of at least 0 and below 1",
+    ),
+    "tie_word_embeddings": _BOOL,
+    "position_embedding_type": (
+        lambda value: value in POSITION_EMBEDDING_TYPES,
+        f"one of {', '.join(map(repr, POSITION_EMBEDDING_TYPES))}",
+    ),
+    "pre_norm": _BOOL,
+    "embedding_norm": _BOOL,
+    "scale_embedding": _BOOL,
+    "classifier_pooling": (
+        lambda value: value in CLASSIFIER_POOLINGS,
+        f"one of {', '.join(map(repr, CLASSIFIER_POOLINGS))}",
+    ),
+    "problem_type": (
+        lambda value: value is None or value in PROBLEM_TYPES,
+        f"None (inferred from the labels) or one of {', '.join(map(repr, PROBLEM_TYPES))}",
+    ),
+}
+
+
+def _hint(field: str, value: Any) -> str:
+    if field == "position_embedding_type" and value == "absolute":
+        return " What BERT calls 'absolute' is 'learned' here."
+    close = difflib.get_close_matches(str(value), ACT2FN, n=1) if field == "hidden_act" else []
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
+    """`hiden_size=32` would be kept as an unknown extra and change nothing: say so."""
+    for name in kwargs:
+        # Other special tokens (`bos_token_id`) resemble `pad_token_id` without being a slip.
+        close = [] if name.endswith("_token_id") else difflib.get_close_matches(name, RULES, n=1, cutoff=0.85)
+        if close:
+            logger.warning(
+                f"PlainformerConfig does not know {name!r} and ignores its value {kwargs[name]!r}: "
+                f"did you mean {close[0]!r}?"
+            )
+
+
+def _check_labels(kwargs: dict[str, Any]) -> None:
+    num_labels, id2label = kwargs.get("num_labels"), kwargs.get("id2label")
+    if num_labels is not None and id2label is not None and len(id2label) != num_labels:
+        raise ValueError(
+            f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "
+            "give one name per label, or leave one of the two out."
+        )
+
+
+def _own_auto_map(auto_map: dict[str, Any]) -> dict[str, Any]:
+    """Drop the repository from `someone/repo--file.Class`: the code is copied into whatever folder is saved next."""
+    return {name: ref.split("--")[-1] if isinstance(ref, str) else ref for name, ref in auto_map.items()}

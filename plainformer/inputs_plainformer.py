@@ -1,0 +1,71 @@
+"""What may be passed to a model, checked before any kernel runs.
+
+Every error names what was wrong, its value and the remedy. Checks that read values are left out while a graph is
+captured (`torch.compile`, export), where there are none.
+"""
+
+import difflib
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def values_are_known(tensor: Tensor) -> bool:
+    """Whether a check may look at values: not while a graph is captured, nor on the meta device."""
+    return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or tensor.is_meta)
+
+
+def read_shape(
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, hidden_size: int
+) -> tuple[int, int, torch.device]:
+    """Batch size, length and device of a batch given as ids [B, L] or as embeddings [B, L, E].
+
+    Raises:
+        ValueError: both are given or neither, or the shape is another one, or there is not one place for a token.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        given = "neither" if input_ids is None else "both"
+        raise ValueError(f"Give either input_ids or inputs_embeds: {given} was given.")
+    name, tensor = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    expected = "[batch, length]" if inputs_embeds is None else f"[batch, length, {hidden_size}]"
+    fits = tensor.dim() == 2 if inputs_embeds is None else tensor.dim() == 3 and tensor.shape[2] == hidden_size
+    if not fits:
+        raise ValueError(
+            f"{name} has shape {tuple(tensor.shape)}, but must be {expected}. "
+            "For a single text, add the batch dimension with unsqueeze(0)."
+        )
+    if tensor.shape[1] == 0:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}: there is no token in it. Leave out empty texts.")
+    return tensor.shape[0], tensor.shape[1], tensor.device
+
+
+def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
+    """Raise a ValueError unless `tensor` has one of `shapes`."""
+    if tuple(tensor.shape) not in shapes:
+        allowed = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {allowed}.")
+
+
+def check_ids(name: str, ids: Tensor, field: str, size: int) -> None:
+    """Raise a ValueError unless all ids are integers from 0 to size - 1; `field` is what sets the size."""
+    if ids.is_floating_point():
+        raise ValueError(f"{name} is {ids.dtype}, but ids are integers: pass {name}.long().")
+    if not values_are_known(ids) or not ids.numel():
+        return
+    low, high = (int(value) for value in ids.aminmax())
+    if low < 0 or high >= size:
+        raise ValueError(
+            f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. Use the tokenizer "
+            f"that belongs to this model, or enlarge it (resize_token_embeddings for new tokens)."
+        )
+
+
+def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
+    """Raise a TypeError for a keyword that nothing would read: a mistyped `attention_mask` must not go unseen."""
+    for name in kwargs:
+        known = [known for known in inspect.signature(forward).parameters if known not in ("self", "kwargs")]
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
+        raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")

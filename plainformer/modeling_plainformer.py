@@ -1,0 +1,619 @@
+"""The Plainformer encoder and its heads, in the order data flows.
+
+    input_ids [B, L] ─ embeddings: token (x sqrt(E)) + position + segment, norm, dropout
+                     ─ N layers:   attention and feed-forward, each on a residual path
+                     ─ final norm, if the layers normalise before their sub-layers
+                     ─ a head
+
+    post-norm (BERT)            pre-norm (norm_first)
+    x = norm(x + attention(x))  x = x + attention(norm(x))
+    x = norm(x + mlp(x))        x = x + mlp(norm(x))
+
+References: Vaswani et al. 2017, "Attention Is All You Need"; Devlin et al. 2019, "BERT"; Xiong et al. 2020, "On Layer
+Normalization in the Transformer Architecture".
+
+Shapes: B batch, L length, H heads, D head size, E hidden size, V vocabulary, C classes; [*] stands for a layout's
+leading dimensions, [B, L].
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.utils import can_return_tuple
+
+from .attention_plainformer import KERNELS, PlainformerAttention
+from .configuration_plainformer import PlainformerConfig
+from .inputs_plainformer import check_ids, read_shape, refuse_unknown
+from .losses_plainformer import UNLABELLED, Count, choice_loss, class_loss, sequence_loss, span_loss
+from .padding_plainformer import Layout, read_masks, read_positions, read_token_types
+from .positions_plainformer import NoEmbedding, SinusoidalPositionEmbedding
+
+
+def make_norm(config: PlainformerConfig, wanted: bool = True) -> nn.Module:
+    """LayerNorm over the hidden size, or nothing in its place."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if wanted else nn.Identity()
+
+
+def make_position_embeddings(config: PlainformerConfig) -> nn.Module:
+    """The one place where `position_embedding_type` is read: position ids [*] -> [*, E]."""
+    kinds = {
+        "learned": lambda: nn.Embedding(config.max_position_embeddings, config.hidden_size),
+        "sinusoidal": lambda: SinusoidalPositionEmbedding(config.hidden_size),
+        "none": NoEmbedding,
+    }
+    return kinds[config.position_embedding_type]()
+
+
+class PlainformerEmbeddings(nn.Module):
+    """token (x sqrt(E) if asked) + position + segment, then norm if asked, then dropout."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.position_embeddings = make_position_embeddings(config)
+        self.token_type_embeddings = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else NoEmbedding()
+        )
+        self.scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
+        self.norm = make_norm(config, config.embedding_norm)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor, token_type_ids: Tensor
+    ) -> Tensor:
+        """Ids [*], or embeddings [*, E] in the place of `input_ids` -> [*, E]."""
+        tokens = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        embeddings = tokens * self.scale  # [*, E]
+        embeddings = embeddings + self.token_type_embeddings(token_type_ids).to(embeddings.dtype)
+        embeddings = embeddings + self.position_embeddings(position_ids).to(embeddings.dtype)  # the position enters
+        return self.dropout(self.norm(embeddings))
+
+
+class PlainformerMLP(nn.Module):
+    """The position-wise feed-forward sub-layer: act(x W1 + b1) W2 + b2. Returns the residual branch."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.fc2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[*, E] -> [*, E]."""
+        return self.dropout(self.fc2(self.activation(self.fc1(hidden_states))))
+
+
+class PlainformerLayer(GradientCheckpointingLayer):
+    """One encoder layer: attention and feed-forward, each on a residual path."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.pre_norm
+        self.attention = PlainformerAttention(config)
+        self.attn_norm = make_norm(config)
+        self.mlp = PlainformerMLP(config)
+        self.mlp_norm = make_norm(config)
+
+    def forward(
+        self, hidden_states: Tensor, layout: Layout, output_attentions: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """[*, E] -> [*, E], and the attention weights [B, H, L, L] if asked for."""
+        if self.pre_norm:
+            branch, weights = self.attention(self.attn_norm(hidden_states), layout, output_attentions)
+            hidden_states = hidden_states + branch
+            hidden_states = hidden_states + self.mlp(self.mlp_norm(hidden_states))
+        else:
+            branch, weights = self.attention(hidden_states, layout, output_attentions)
+            hidden_states = self.attn_norm(hidden_states + branch)
+            hidden_states = self.mlp_norm(hidden_states + self.mlp(hidden_states))
+        return hidden_states, weights
+
+
+class PlainformerPreTrainedModel(PreTrainedModel):
+    """What the encoder and every head share: configuration, initialisation, loading, saving."""
+
+    config_class = PlainformerConfig
+    base_model_prefix = "plainformer"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _no_split_modules = ["PlainformerEmbeddings", "PlainformerLayer"]
+
+    def __init__(self, config: PlainformerConfig, *inputs: Any, **kwargs: Any) -> None:
+        config.check()
+        super().__init__(config, *inputs, **kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike | None,
+        *model_args: Any,
+        config: PlainformerConfig | str | os.PathLike | None = None,
+        **kwargs: Any,
+    ) -> "PlainformerPreTrainedModel":
+        """As in transformers, but a checkpoint of another architecture is refused, whatever `config` is given.
+
+        Raises:
+            ValueError: the checkpoint's `model_type` is not "plainformer"; the message names it and the remedy.
+        """
+        if isinstance(config, PlainformerConfig) and config.name_or_path != str(pretrained_model_name_or_path):
+            refuse_other_model_type(config, pretrained_model_name_or_path, kwargs)
+        return super().from_pretrained(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+
+    def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
+        """The kernel to use; only those that our tests run are accepted.
+
+        Raises:
+            ValueError: any other `attn_implementation`.
+        """
+        if requested_attention is not None and requested_attention not in KERNELS:
+            raise ValueError(
+                f"attn_implementation={requested_attention!r} is not supported by {type(self).__name__}: "
+                f"choose one of {', '.join(map(repr, KERNELS))}."
+            )
+        return super().get_correct_attn_implementation(requested_attention, is_init_check)
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings, V x E."""
+        return self.base_model.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the word embeddings."""
+        self.base_model.embeddings.word_embeddings = value
+
+    def get_position_embeddings(self) -> nn.Embedding:
+        """The table of learned positions, `max_position_embeddings` x E.
+
+        Raises:
+            ValueError: positions are not learned, so there is no table.
+        """
+        if self.config.position_embedding_type != "learned":
+            raise ValueError(
+                f"position_embedding_type={self.config.position_embedding_type!r} has no table of positions, and "
+                "no limit on the length: only 'learned' has one."
+            )
+        return self.base_model.embeddings.position_embeddings
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Let learned positions reach `new_num_position_embeddings`: rows are kept, cut off, or added at random.
+
+        Added rows are initialised as in a fresh model, so they have to be trained.
+
+        Raises:
+            ValueError: positions are not learned, or the number is not an integer of at least 1.
+        """
+        old = self.get_position_embeddings()
+        size = new_num_position_embeddings
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"new_num_position_embeddings={size!r} must be an integer of at least 1.")
+        new = nn.Embedding(size, old.embedding_dim, device=old.weight.device, dtype=old.weight.dtype)
+        nn.init.normal_(new.weight, std=self.config.initializer_range)
+        kept = min(size, old.num_embeddings)
+        with torch.no_grad():
+            new.weight[:kept] = old.weight[:kept]
+        new.weight.requires_grad_(old.weight.requires_grad)
+        self.base_model.embeddings.position_embeddings = new
+        self.config.max_position_embeddings = size
+
+
+@dataclass
+class EncoderOutput(BaseModelOutput):
+    """`BaseModelOutput`, and for a head that asked for it the layout in which `last_hidden_state` lies."""
+
+    layout: Layout | None = None
+
+
+class PlainformerModel(PlainformerPreTrainedModel):
+    """The encoder: token ids [B, L] -> hidden states [B, L, E]."""
+
+    _auto_class = "AutoModel"
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.embeddings = PlainformerEmbeddings(config)
+        self.layers = nn.ModuleList(PlainformerLayer(config) for _ in range(config.num_hidden_layers))
+        self.final_norm = make_norm(config, config.pre_norm)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_layout: bool = False,
+        **kwargs: Any,
+    ) -> EncoderOutput:
+        """Encode a batch. Give either `input_ids` or `inputs_embeds`.
+
+        Args:
+            input_ids: token ids [B, L].
+            attention_mask: [B, L], 1 for a token and 0 for padding; or who attends to whom, boolean or added to the
+                scores, [B, L, L] or [B, 1|H, L, L]. None: every place is a token.
+            token_type_ids: segment ids [B, L]; None: all 0.
+            position_ids: [B, L] or [1, L]; None: the real tokens of a row count from 0.
+            inputs_embeds: embeddings [B, L, E] in the place of the word embeddings of `input_ids`.
+            output_attentions: also return the attention weights of every layer, [B, H, L, L] each.
+            output_hidden_states: also return N + 1 hidden states [B, L, E]: the embeddings and the output of each
+                layer, the last of which is `last_hidden_state`.
+            return_layout: for a head: leave `last_hidden_state` as it lies in the layout, and return the layout.
+
+        Returns:
+            `last_hidden_state` [B, L, E], zero at padded places, and what was asked for.
+
+        Raises:
+            ValueError: input that cannot be meant; the message names what, its value and the remedy.
+        """
+        refuse_unknown(kwargs, PlainformerModel.forward)
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+
+        batch_size, length, device = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
+        layout = read_masks(attention_mask, batch_size, length, self.config.num_attention_heads)
+        # Only a table of positions has a size.
+        limit = getattr(self.embeddings.position_embeddings, "num_embeddings", None)
+        position_ids = read_positions(position_ids, layout, batch_size, length, device, limit)
+        segments = self.config.type_vocab_size
+        token_type_ids = read_token_types(token_type_ids, layout, batch_size, length, device, segments)
+        if inputs_embeds is not None:
+            inputs_embeds = layout.gather(inputs_embeds)
+        else:
+            input_ids = layout.gather(input_ids)
+            check_ids("input_ids", input_ids, "vocab_size", self.embeddings.word_embeddings.num_embeddings)
+        hidden_states = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
+
+        all_hidden_states: list[Tensor] = []
+        all_attentions: list[Tensor | None] = []
+        for layer in self.layers:
+            if output_hidden_states:
+                # What is handed out lies on the path of the gradient, so that a user may ask for its gradient.
+                all_hidden_states.append(layout.scatter(hidden_states))
+                hidden_states = layout.gather(all_hidden_states[-1])
+            hidden_states, weights = layer(hidden_states, layout, output_attentions)
+            all_attentions.append(weights)
+        hidden_states = self.final_norm(hidden_states)
+
+        if output_hidden_states or not return_layout:
+            all_hidden_states.append(layout.scatter(hidden_states))
+            hidden_states = layout.gather(all_hidden_states[-1]) if return_layout else all_hidden_states[-1]
+        return EncoderOutput(
+            last_hidden_state=hidden_states,
+            hidden_states=tuple(all_hidden_states) if output_hidden_states else None,
+            attentions=tuple(all_attentions) if output_attentions else None,
+            layout=layout if return_layout else None,
+        )
+
+
+class PlainformerPooler(nn.Module):
+    """Dense and tanh on a pooled vector (BERT's pooler)."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """[B, E] -> [B, E]."""
+        return torch.tanh(self.dense(pooled))
+
+
+class PlainformerLMHead(nn.Module):
+    """Dense, activation, norm, then a score for every entry of the vocabulary (BERT's prediction head)."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.norm = make_norm(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[*, E] -> [*, V]."""
+        return self.decoder(self.norm(self.activation(self.dense(hidden_states))))
+
+
+class PlainformerForMaskedLM(PlainformerPreTrainedModel):
+    """The encoder with a masked-language-modelling head, whose decoder shares the word embeddings if tied."""
+
+    _auto_class = "AutoModelForMaskedLM"
+    _tied_weights_keys = {"lm_head.decoder.weight": "plainformer.embeddings.word_embeddings.weight"}
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.plainformer = PlainformerModel(config)
+        self.lm_head = PlainformerLMHead(config)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
+        """As in transformers, and a tied checkpoint may be opened with `tie_word_embeddings=False`.
+
+        Its file holds one copy of the shared weights: the decoder starts from that copy instead of from noise.
+        """
+        model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
+        (tied, source), *_ = cls._tied_weights_keys.items()
+        missing = set(info["missing_keys"])
+        if not model.config.tie_word_embeddings and {key for key in missing if key.startswith("lm_head")} == {tied}:
+            with torch.no_grad():
+                model.get_parameter(tied).copy_(model.get_parameter(source))
+            info["missing_keys"] = type(info["missing_keys"])(missing - {tied})
+        return (model, info) if output_loading_info else model
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The decoder, E -> V."""
+        return self.lm_head.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replace the decoder."""
+        self.lm_head.decoder = new_embeddings
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Count = None,
+        **kwargs: Any,
+    ) -> MaskedLMOutput:
+        """Score every entry of the vocabulary at every token. What is not named here: `PlainformerModel.forward`.
+
+        Args:
+            labels: ids of the tokens that were masked, [B, L]; -100, and whatever stands at padding, is unlabelled.
+            num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
+
+        Returns:
+            `logits` [B, L, V], and `loss` if there are labels.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        logits = self.lm_head(encoded.last_hidden_state)  # [*, V]
+        loss = None
+        if labels is not None:
+            loss = class_loss(logits, encoded.layout.gather(labels, UNLABELLED), num_items_in_batch)
+        return MaskedLMOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
+
+
+class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
+    """The encoder with one answer per row: classes, several labels, or values, as `config.problem_type` says."""
+
+    _auto_class = "AutoModelForSequenceClassification"
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.plainformer = PlainformerModel(config)
+        self.pooler = PlainformerPooler(config)
+        self.dropout = make_classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Count = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Classify each row. What is not named here: `PlainformerModel.forward`.
+
+        Args:
+            labels: class ids [B] (-100: unlabelled), or values [B, C] for several labels and for regression; a row
+                without a real token counts as unlabelled.
+            num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
+
+        Returns:
+            `logits` [B, C], and `loss` if there are labels.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        pooled = encoded.layout.pool(encoded.last_hidden_state, self.config.classifier_pooling)  # [B, E]
+        logits = self.classifier(self.dropout(self.pooler(pooled)))  # [B, C]
+        loss = None
+        if labels is not None:
+            exists = encoded.layout.rows_with_tokens()
+            loss = sequence_loss(logits, labels, self.config, exists, num_items_in_batch)
+        return SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class PlainformerForTokenClassification(PlainformerPreTrainedModel):
+    """The encoder with a class for every token."""
+
+    _auto_class = "AutoModelForTokenClassification"
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.plainformer = PlainformerModel(config)
+        self.dropout = make_classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Count = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Classify each token. What is not named here: `PlainformerModel.forward`.
+
+        Args:
+            labels: class ids [B, L]; -100, and whatever stands at padding, is unlabelled.
+            num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
+
+        Returns:
+            `logits` [B, L, C], and `loss` if there are labels.
+        """
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        logits = self.classifier(self.dropout(encoded.last_hidden_state))  # [*, C]
+        loss = None
+        if labels is not None:
+            loss = class_loss(logits, encoded.layout.gather(labels, UNLABELLED), num_items_in_batch)
+        return TokenClassifierOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
+
+
+class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):
+    """The encoder with the start and the end of an answer within the row."""
+
+    _auto_class = "AutoModelForQuestionAnswering"
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.plainformer = PlainformerModel(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        num_items_in_batch: Count = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Score every token as the start and as the end of the answer. The rest: `PlainformerModel.forward`.
+
+        Args:
+            start_positions, end_positions: places of the first and the last token of the answer, [B] each; one
+                outside its row's real tokens counts as unlabelled.
+            num_items_in_batch: labelled rows in all batches of this optimizer step.
+
+        Returns:
+            `start_logits` and `end_logits` [B, L], the lowest number of their type at padding, and `loss` if there
+            are positions.
+        """
+        if (start_positions is None) != (end_positions is None):
+            raise ValueError("Give both start_positions and end_positions, or neither: the loss needs the two.")
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        logits = self.qa_outputs(encoded.last_hidden_state)  # [*, 2]
+        logits = encoded.layout.scatter(logits, torch.finfo(logits.dtype).min)  # [B, L, 2]
+        start_logits, end_logits = logits.unbind(dim=-1)  # [B, L] each
+        loss = None
+        if start_positions is not None:
+            positions = (start_positions, end_positions)
+            loss = span_loss((start_logits, end_logits), positions, encoded.layout.real, num_items_in_batch)
+        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, encoded.hidden_states, encoded.attentions)
+
+
+class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
+    """The encoder with one score per choice; each choice is a sequence of its own."""
+
+    _auto_class = "AutoModelForMultipleChoice"
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.plainformer = PlainformerModel(config)
+        self.pooler = PlainformerPooler(config)
+        self.dropout = make_classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Count = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
+        """Score the C choices of each row. What is not named here: `PlainformerModel.forward`.
+
+        Args:
+            input_ids and all others: as there, with a dimension for the choices after the first, [B, C, ...].
+            labels: the right choice [B]; -100, or a choice that does not exist, is unlabelled.
+            num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
+
+        Returns:
+            `logits` [B, C], and `loss` if there are labels. A choice without a real token does not exist: it gets the
+            lowest number of its type, so it is never chosen and changes no loss.
+        """
+        num_choices = count_choices(input_ids, inputs_embeds)
+        flat = [
+            None if values is None else values.flatten(0, 1)  # [B, C, ...] -> [B * C, ...]
+            for values in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        ]
+        encoded = self.plainformer(*flat, return_layout=True, return_dict=True, **kwargs)
+        pooled = encoded.layout.pool(encoded.last_hidden_state, self.config.classifier_pooling)  # [B * C, E]
+        logits = self.classifier(self.dropout(self.pooler(pooled))).view(-1, num_choices)  # [B, C]
+        exists = encoded.layout.rows_with_tokens()
+        if exists is not None:
+            exists = exists.view(-1, num_choices)
+            logits = logits.masked_fill(~exists, torch.finfo(logits.dtype).min)
+        loss = None
+        if labels is not None:
+            loss = choice_loss(logits, labels, exists, num_items_in_batch)
+        return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+def make_classifier_dropout(config: PlainformerConfig) -> nn.Dropout:
+    """Dropout before a classifier: `classifier_dropout`, or `hidden_dropout_prob` where that is None."""
+    given = config.classifier_dropout
+    return nn.Dropout(config.hidden_dropout_prob if given is None else given)
+
+
+def count_choices(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
+    """C of `input_ids` [B, C, L] or `inputs_embeds` [B, C, L, E].
+
+    Raises:
+        ValueError: another number of dimensions.
+    """
+    name, tensor, dims = "input_ids", input_ids, 3
+    if tensor is None:
+        name, tensor, dims = "inputs_embeds", inputs_embeds, 4
+    if tensor is None or tensor.dim() != dims:
+        shape = None if tensor is None else tuple(tensor.shape)
+        raise ValueError(f"{name} has shape {shape}, but multiple choice takes [batch, choices, length, ...].")
+    return tensor.shape[1]
+
+
+def refuse_other_model_type(config: PlainformerConfig, folder_or_id: str | os.PathLike | None, kwargs: dict) -> None:
+    """Read the checkpoint's own `config.json`, if it has one, for the check that `get_config_dict` makes."""
+    if folder_or_id is None:
+        return
+    try:
+        type(config).get_config_dict(folder_or_id, **kwargs)
+    except OSError:  # weights without a configuration are what an explicit `config` is for
+        return

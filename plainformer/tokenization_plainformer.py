@@ -1,0 +1,311 @@
+"""BERT WordPiece tokenizers: load one from a `vocab.txt`, or train one on your own texts.
+
+Both give transformers' own fast BERT tokenizer, so that what `save_pretrained` writes needs no code of ours: a stranger
+opens it with `AutoTokenizer.from_pretrained(folder, trust_remote_code=False)`.
+
+WordPiece as in BERT (Devlin et al. 2018) and its tokenizer: clean the text, split it at whitespace and punctuation (and
+around Chinese characters), then cut each word greedily into the longest entries of the vocabulary, where an entry that
+continues a word starts with `##`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.utils import logging
+
+if TYPE_CHECKING:
+    from transformers import BertTokenizerFast
+
+logger = logging.get_logger(__name__)
+
+# The order gives the ids of a trained vocabulary: [PAD] is 0, as in BERT's and as the config's `pad_token_id` expects.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+def load_tokenizer(
+    vocab_file: str | os.PathLike[str],
+    *,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    tokenize_chinese_chars: bool = True,
+    model_max_length: int = 512,
+) -> BertTokenizerFast:
+    """Build a fast BERT tokenizer from a `vocab.txt`: one entry a line, the id is the line number counted from 0.
+
+    The file does not say how text is normalized before it is looked up: pass what the vocabulary was made with
+    (`do_lower_case=False` for a cased one). `tokenizer.backend_tokenizer.model.save(folder)` writes such a file.
+
+    Args:
+        vocab_file: the file, in UTF-8. It must hold [PAD], [UNK], [CLS], [SEP] and [MASK], on any line.
+        do_lower_case: lowercase the text.
+        strip_accents: remove accents. `None` means: as `do_lower_case` (BERT's rule).
+        tokenize_chinese_chars: make each Chinese character a word of its own.
+        model_max_length: tokens, special ones included, that `truncation=True` leaves. Give it the model's
+            `max_position_embeddings`.
+
+    Returns:
+        A `BertTokenizerFast`. As in BERT, a word of more than 100 characters becomes one [UNK].
+
+    Raises:
+        FileNotFoundError, IsADirectoryError: `vocab_file` is missing, or a folder.
+        ValueError: the file is not UTF-8, lacks a special token, or has a blank or repeated line (each would make a
+            different vocabulary than the one the weights were trained with); or `model_max_length` is below 3.
+        TypeError: a switch is not a boolean, or `model_max_length` not an integer.
+    """
+    _check_options(do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+    vocab = _read_vocab(Path(vocab_file))
+    return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+
+
+def train_tokenizer(
+    texts: Iterable[str],
+    vocab_size: int = 30522,
+    *,
+    do_lower_case: bool = True,
+    strip_accents: bool | None = None,
+    tokenize_chinese_chars: bool = True,
+    min_frequency: int = 2,
+    model_max_length: int = 512,
+    show_progress: bool = True,
+) -> BertTokenizerFast:
+    """Train a WordPiece vocabulary on `texts` and build a fast BERT tokenizer with it.
+
+    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then every character of the corpus in Unicode order, then the
+    characters that can continue a word as `##` entries, then longer pieces, most frequent pair first. No character of
+    the corpus is left out, and the same corpus in any order gives the same vocabulary in every process.
+
+    Args:
+        texts: any iterable of strings. It is read once and kept in a temporary file, not in memory.
+        vocab_size: the most entries the vocabulary may have. A small corpus yields fewer, which is logged.
+        do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length: see `load_tokenizer`.
+        min_frequency: a piece of several characters needs this many occurrences.
+        show_progress: progress bars for reading the texts and, on a terminal, for training.
+
+    Returns:
+        A `BertTokenizerFast`.
+
+    Raises:
+        TypeError: `texts` is a single string or not iterable, one of its items is not a string, or an option has the
+            wrong type.
+        ValueError: `texts` holds no text, or text that is not valid Unicode; `vocab_size` has no room for every
+            character; `min_frequency` is below 1 or `model_max_length` below 3.
+    """
+    _check_options(do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+    _check_integer("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
+    _check_integer("min_frequency", min_frequency, 1)
+    backend = _build_backend({}, do_lower_case, strip_accents, tokenize_chinese_chars)
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder, "corpus.txt")
+        characters = _write_corpus(texts, corpus, show_progress)
+        # The trainer numbers what it is given as special tokens first and in order, and finds the other characters in
+        # hash order, which differs from process to process, as would every later tie between equally frequent pairs.
+        fixed = [*SPECIAL_TOKENS, *_alphabet(backend, characters, vocab_size)]
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=fixed,
+            show_progress=show_progress and sys.stderr.isatty(),  # elsewhere its bars are empty lines on stdout
+        )
+        backend.train([str(corpus)], trainer)
+    # In `backend` the alphabet now counts as special tokens, which are matched before any text is normalized: only its
+    # vocabulary is taken over.
+    vocab = backend.get_vocab()
+    if len(vocab) < vocab_size:
+        logger.warning(
+            f"The vocabulary has {len(vocab)} entries, fewer than vocab_size={vocab_size}: the texts hold no more "
+            f"pieces that occur {min_frequency} times (min_frequency). Give the model's config "
+            f"vocab_size=len(tokenizer), which is {len(vocab)}."
+        )
+    return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+
+
+def _check_options(
+    do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool, model_max_length: int
+) -> None:
+    """Refuse what would fail later, or in words that are not ours."""
+    for name, value in (("do_lower_case", do_lower_case), ("tokenize_chinese_chars", tokenize_chinese_chars)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name}={value!r} is not a boolean: pass True or False.")
+    if strip_accents is not None and not isinstance(strip_accents, bool):
+        raise TypeError(f"strip_accents={strip_accents!r}: pass True, False, or None (as do_lower_case).")
+    _check_integer("model_max_length", model_max_length, 3)  # [CLS] and both [SEP] of a pair
+
+
+def _check_integer(name: str, value: int, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer.")
+    if value < minimum:
+        raise ValueError(f"{name}={value} is too small: pass {minimum} or more.")
+
+
+def _read_vocab(path: Path) -> dict[str, int]:
+    """The entries of a `vocab.txt` and their ids; for the errors see `load_tokenizer`."""
+    if path.is_dir():
+        raise IsADirectoryError(
+            f"vocab_file={str(path)!r} is a folder: pass the vocab.txt in it. A folder that save_pretrained wrote "
+            "opens with AutoTokenizer.from_pretrained(folder, trust_remote_code=False)."
+        )
+    if not path.exists():
+        raise FileNotFoundError(
+            f"vocab_file={str(path)!r} does not exist (looked from {os.getcwd()!r}): check the path, or make a "
+            "vocabulary with train_tokenizer."
+        )
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        value = error.object[error.start : error.end]
+        raise ValueError(
+            f"{str(path)!r}, line {line}: {value!r} is not UTF-8. Save the file as UTF-8, or check that it is a "
+            "vocab.txt."
+        ) from error
+    entries = text.removesuffix("\n").split("\n")
+    _check_entries(path, entries)
+    return {entry: index for index, entry in enumerate(entries)}
+
+
+def _check_entries(path: Path, entries: list[str]) -> None:
+    missing = [token for token in SPECIAL_TOKENS if token not in entries]
+    if missing:
+        raise ValueError(
+            f"{str(path)!r} has no line {' and no line '.join(missing)}; its first line is {entries[0][:40]!r}. A BERT "
+            "vocabulary has one entry a line, nothing else on it, and holds all of "
+            f"{' '.join(SPECIAL_TOKENS)}: check that this is a vocab.txt, or make one with train_tokenizer."
+        )
+    first_line: dict[str, int] = {}
+    for line, entry in enumerate(entries, start=1):
+        if not entry.strip():
+            raise ValueError(
+                f"{str(path)!r}, line {line}: the line is blank ({entry!r}), and ids are line numbers. Remove the line "
+                "if no model was trained with it; otherwise put an unused entry such as [unused0] there."
+            )
+        if entry in first_line:
+            raise ValueError(
+                f"{str(path)!r}, line {line}: {entry!r} is on line {first_line[entry]} already, and an entry has one "
+                "id. Remove the line if no model was trained with it; otherwise put an unused entry such as [unused0] "
+                "in place of the one that is not used."
+            )
+        first_line[entry] = line
+
+
+def _write_corpus(texts: Iterable[str], path: Path, show_progress: bool) -> set[str]:
+    """Write the texts to `path` and return their characters; for the errors see `train_tokenizer`.
+
+    The alphabet must be known before training starts, so the texts are needed twice, and an iterator gives them once.
+    """
+    if isinstance(texts, str):
+        raise TypeError(
+            f"texts={texts[:40]!r} is one string, not an iterable of strings: pass [text] for a single text, or "
+            "open(path, encoding='utf-8') to read a file line by line."
+        )
+    if not isinstance(texts, Iterable):
+        raise TypeError(f"texts is a {type(texts).__name__}, not an iterable: pass a list or a generator of strings.")
+    characters: set[str] = set()
+    progress = logging.tqdm(texts, desc="Reading texts", unit=" texts", disable=not show_progress)
+    with open(path, "wb") as corpus:
+        for index, text in enumerate(progress):
+            corpus.write(_encode(text, index) + b"\n")
+            characters.update(text)
+    return characters
+
+
+def _encode(text: str, index: int) -> bytes:
+    if not isinstance(text, str):
+        raise TypeError(
+            f"texts[{index}] is a {type(text).__name__} ({str(text)[:40]!r}), not a string: pass the strings alone, "
+            "for example (row['text'] for row in rows), and leave out missing values."
+        )
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"texts[{index}], character {error.start}: {text[error.start]!r} is half of a surrogate pair, not a "
+            "character. Read the texts again with the right encoding, or replace it: "
+            "text.encode('utf-8', 'replace').decode('utf-8')."
+        ) from error
+
+
+def _alphabet(backend: Tokenizer, characters: set[str], vocab_size: int) -> list[str]:
+    """The one-character entries that words of these characters can need: `c` to start a word and `##c` to continue it.
+
+    Characters are normalized one by one, which is how the normalizer treats them. One that is a word of its own
+    wherever it stands (punctuation; Chinese characters, if those are split) needs no `##c`.
+    """
+    starts: set[str] = set()
+    continuations: set[str] = set()
+    for character in characters:
+        starts.update(*_split(backend, character))
+        for word in _split(backend, f"a{character}a"):
+            continuations.update(f"##{inner}" for inner in word[1:-1])
+    if not starts:
+        raise ValueError(
+            "texts holds no text, only blanks or nothing at all: pass strings with words in them. (An iterator that "
+            "was read before is empty.)"
+        )
+    alphabet = [*sorted(starts), *sorted(continuations)]
+    needed = len(SPECIAL_TOKENS) + len(alphabet)
+    if vocab_size < needed:
+        raise ValueError(
+            f"vocab_size={vocab_size} is too small: {len(SPECIAL_TOKENS)} special tokens and {len(alphabet)} entries "
+            f"for the {len(starts)} characters of the texts need {needed}. Pass vocab_size={needed} or more, or remove "
+            "rare characters from the texts, which will then be [UNK]."
+        )
+    return alphabet
+
+
+def _split(backend: Tokenizer, text: str) -> list[str]:
+    """The words of a text, before WordPiece."""
+    return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text))]
+
+
+def _build_backend(
+    vocab: dict[str, int], do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool
+) -> Tokenizer:
+    """BERT's pipeline from text to word pieces. Nothing here may differ from BERT's own: 5.x builds the pipeline anew
+    when it loads a folder, from the vocabulary and these three switches alone."""
+    backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(
+        lowercase=do_lower_case, strip_accents=strip_accents, handle_chinese_chars=tokenize_chinese_chars
+    )
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    return backend
+
+
+def _build_tokenizer(
+    vocab: dict[str, int],
+    do_lower_case: bool,
+    strip_accents: bool | None,
+    tokenize_chinese_chars: bool,
+    model_max_length: int,
+) -> BertTokenizerFast:
+    """transformers' tokenizer around BERT's pipeline.
+
+    It is made from a `tokenizer_object` because 4.57 takes the vocabulary as `vocab_file` and 5.x as `vocab`, and each
+    ignores the other's. The switches are passed as well, since they are what `save_pretrained` records.
+    """
+    # Here and not on top: `import plainformer` should not import BERT.
+    from transformers import BertTokenizerFast
+
+    backend = _build_backend(vocab, do_lower_case, strip_accents, tokenize_chinese_chars)
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, vocab[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    return BertTokenizerFast(
+        tokenizer_object=backend,
+        do_lower_case=do_lower_case,
+        strip_accents=strip_accents,
+        tokenize_chinese_chars=tokenize_chinese_chars,
+        model_max_length=model_max_length,
+        # Written to the folder, so that a generic tokenizer class gives token types as well.
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
