@@ -260,7 +260,8 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
     """`hiden_size=32` would be kept as an unknown extra and change nothing: say so."""
     for name in kwargs:
         # Other special tokens (`bos_token_id`) resemble `pad_token_id` without being a slip.
-        close = [] if name.endswith("_token_id") else difflib.get_close_matches(name, RULES, n=1, cutoff=0.85)
+        is_meant = name in RULES or name.endswith("_token_id")
+        close = [] if is_meant else difflib.get_close_matches(name, RULES, n=1, cutoff=0.85)
         if close:
             logger.warning(
                 f"PlainformerConfig does not know {name!r} and ignores its value {kwargs[name]!r}: "
