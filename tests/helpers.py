@@ -1,0 +1,157 @@
+"""What the tests share: the axes they run over, tiny models whose every weight matters, and batches for them.
+
+Shapes: B batch, L length, R rows (the choices of multiple choice count as rows), C choices, E hidden size.
+"""
+
+import torch
+from torch import Tensor
+from transformers.utils import ModelOutput
+
+from plainformer import (
+    PlainformerConfig,
+    PlainformerForMaskedLM,
+    PlainformerForMultipleChoice,
+    PlainformerForQuestionAnswering,
+    PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
+    PlainformerModel,
+    PlainformerPreTrainedModel,
+)
+
+# The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
+VARIANTS = {
+    f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
+    for kind in ("learned", "sinusoidal", "none")
+    for pre_norm in (False, True)
+}
+HEADS = [
+    PlainformerForMaskedLM,
+    PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
+    PlainformerForQuestionAnswering,
+    PlainformerForMultipleChoice,
+]
+MODELS = [PlainformerModel, *HEADS]
+KERNELS = ("sdpa", "eager")
+# Models that answer once per row; the others answer once per token.
+PER_ROW = (PlainformerForSequenceClassification, PlainformerForMultipleChoice)
+
+# One row of eight places each: 1 for a token, 0 for padding.
+PADDING = {
+    "right": [1, 1, 1, 1, 1, 0, 0, 0],
+    "left": [0, 0, 1, 1, 1, 1, 1, 1],
+    "both": [0, 1, 1, 1, 1, 0, 0, 0],
+    "holes": [1, 0, 1, 1, 0, 0, 1, 0],
+    "full": [1, 1, 1, 1, 1, 1, 1, 1],
+    "empty": [0, 0, 0, 0, 0, 0, 0, 0],
+}
+
+
+def short_name(model_class: type) -> str:
+    """`PlainformerForMaskedLM` -> `MaskedLM`, `PlainformerModel` -> `Model`."""
+    return model_class.__name__.removeprefix("Plainformer").removeprefix("For")
+
+
+def tiny_config(**overrides) -> PlainformerConfig:
+    """A configuration whose sizes all differ, so that no two dimensions can be confused."""
+    sizes = {
+        "vocab_size": 50,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 37,
+        "max_position_embeddings": 16,
+        "num_labels": 3,
+    }
+    return PlainformerConfig(**{**sizes, **overrides})
+
+
+def make_model(
+    model_class: type[PlainformerPreTrainedModel], config: PlainformerConfig | None = None, **overrides
+) -> PlainformerPreTrainedModel:
+    """A model in eval mode with random weights everywhere, norms, biases and the padding embedding included.
+
+    `attn_implementation` is among the overrides that a configuration takes.
+    """
+    model = model_class(tiny_config(**overrides) if config is None else config)
+    return randomise(model).eval()
+
+
+def randomise(model: torch.nn.Module) -> torch.nn.Module:
+    """Give every parameter values that change the result: a fresh norm is 1 and a fresh bias 0."""
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator) * 0.25
+            parameter.copy_(1 + noise if name.endswith("norm.weight") else noise)
+    return model
+
+
+def make_inputs(model_class: type, batch_size: int = 4, length: int = 8, num_choices: int = 2) -> dict[str, Tensor]:
+    """Random `input_ids` and `token_type_ids`, [B, L], or [B, C, L] for multiple choice. There is no mask."""
+    shape = (batch_size, length)
+    if model_class is PlainformerForMultipleChoice:
+        shape = (batch_size, num_choices, length)
+    return {"input_ids": torch.randint(1, 50, shape), "token_type_ids": torch.randint(0, 2, shape)}
+
+
+def make_labels(model_class: type, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Random labels for every place or row of `inputs`, as the model's keywords; nothing for the base model.
+
+    Class ids go from 0 to 2, the three labels of `tiny_config`.
+    """
+    tokens = inputs["input_ids"] if inputs.get("input_ids") is not None else inputs["inputs_embeds"][..., 0]
+    B, L = tokens.shape[0], tokens.shape[-1]
+    labels = {
+        "Model": lambda: {},
+        "MaskedLM": lambda: {"labels": torch.randint(0, 50, (B, L))},
+        "SequenceClassification": lambda: {"labels": torch.randint(0, 3, (B,))},
+        "TokenClassification": lambda: {"labels": torch.randint(0, 3, (B, L))},
+        "QuestionAnswering": lambda: {
+            "start_positions": torch.randint(0, L, (B,)),
+            "end_positions": torch.randint(0, L, (B,)),
+        },
+        "MultipleChoice": lambda: {"labels": torch.randint(0, tokens.shape[1], (B,))},
+    }
+    return labels[short_name(model_class)]()
+
+
+def padding_mask(*patterns: str) -> Tensor:
+    """The rows of `PADDING` with these names as an attention mask [R, 8]; all of them by default."""
+    return torch.tensor([PADDING[name] for name in patterns or PADDING])
+
+
+def as_batch(model_class: type, rows: dict[str, Tensor], num_choices: int = 2) -> dict[str, Tensor]:
+    """Rows [R, L, ...] as the model takes them: unchanged, or [R / C, C, L, ...] for multiple choice."""
+    if model_class is not PlainformerForMultipleChoice:
+        return rows
+    return {name: values.unflatten(0, (-1, num_choices)) for name, values in rows.items()}
+
+
+def answers(output: ModelOutput) -> Tensor:
+    """What a model says, with the rows first: [R, L, ...] of one that answers per token, [R, ...] of one per row."""
+    if "last_hidden_state" in output:
+        return output.last_hidden_state
+    if "start_logits" in output:
+        return torch.stack((output.start_logits, output.end_logits), dim=-1)
+    return output.logits
+
+
+def row_answers(model: PlainformerPreTrainedModel, rows: dict[str, Tensor], num_choices: int = 2) -> Tensor:
+    """`answers` to rows [R, L, ...] without gradients, the choices of multiple choice as rows, [R]."""
+    with torch.no_grad():
+        said = answers(model(**as_batch(type(model), rows, num_choices)))
+    return said.flatten() if isinstance(model, PlainformerForMultipleChoice) else said
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The gradient of every parameter that is not frozen, by name; a missing one is an error."""
+    learnt = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    missing = [name for name, parameter in learnt.items() if parameter.grad is None]
+    assert not missing, f"no gradient reached {missing}"
+    return {name: parameter.grad.clone() for name, parameter in learnt.items()}
+
+
+def assert_same(actual, expected, tolerance: float = 1e-5) -> None:
+    """Numbers that agree to `tolerance`, relative or absolute."""
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
