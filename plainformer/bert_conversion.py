@@ -238,10 +238,10 @@ def bert_name(name: str) -> str | None:
 
 
 def _check_model_class(model_class: Any) -> None:
-    config_class = getattr(model_class, "config_class", None)
-    if getattr(config_class, "model_type", None) != PlainformerConfig.model_type:
+    model_type = getattr(getattr(model_class, "config_class", None), "model_type", None)
+    if model_type != PlainformerConfig.model_type or model_class is PlainformerPreTrainedModel:
         raise TypeError(
-            f"model_class={model_class!r} is not a Plainformer class: give PlainformerModel, "
+            f"model_class={model_class!r} is not a Plainformer model class: give PlainformerModel, "
             "PlainformerForSequenceClassification, ..., or a subclass of one."
         )
 
@@ -304,10 +304,9 @@ def _check_overrides(
     for name, value in overrides.items():
         if name not in known:
             close = difflib.get_close_matches(name, {*known, *arguments}, n=1, cutoff=0.7)
-            hint = f"Did you mean {close[0]!r}?" if close else "It takes the configuration's fields, and "
-            raise TypeError(
-                f"from_bert does not know {name}={value!r}. {hint}{'' if close else ', '.join(arguments) + '.'}"
-            )
+            takes = f"It takes the configuration's fields, and {', '.join(arguments)}."
+            hint = f"Did you mean {close[0]!r}?" if close else takes
+            raise TypeError(f"from_bert does not know {name}={value!r}. {hint}")
         if name in FIXED_FIELDS and value != fields[name]:
             raise ValueError(
                 f"{name}={value!r} would make the weights of {source!s} meaningless: they were trained with "

@@ -97,7 +97,9 @@ class PlainformerConfig(PretrainedConfig):
         _check_labels(kwargs)
         if "auto_map" in kwargs:
             kwargs["auto_map"] = _own_auto_map(kwargs["auto_map"])
+        output_attentions = kwargs.pop("output_attentions", False)  # transformers 5 would want the eager kernel for it
         super().__init__(**kwargs)
+        self.output_attentions = output_attentions
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -145,6 +147,23 @@ class PlainformerConfig(PretrainedConfig):
                 "num_labels=2, or problem_type='regression'."
             )
 
+    def validate(self) -> None:
+        """What transformers 5 calls before it saves. Its own rule, that attention weights need eager, is not ours."""
+        self.check()
+
+    @property
+    def output_attentions(self) -> bool:
+        """Whether models return attention weights. Unlike transformers' own, it goes with every kernel."""
+        return self._output_attentions
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        self._output_attentions = value
+
+    def __eq__(self, other: object) -> bool:
+        """Equal when every field is, those of ours included (a dataclass, as in transformers 5, knows only its own)."""
+        return isinstance(other, PretrainedConfig) and self.__dict__ == other.__dict__
+
     def to_dict(self) -> dict[str, Any]:
         """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
         output = super().to_dict()
@@ -165,6 +184,14 @@ class PlainformerConfig(PretrainedConfig):
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "PlainformerConfig":
+        """As in transformers; another `num_labels` than the dictionary's replaces its label names."""
+        names, num_labels = config_dict.get("id2label"), kwargs.get("num_labels")
+        if names is not None and num_labels is not None and len(names) != num_labels:
+            config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
+        return super().from_dict(config_dict, **kwargs)
+
+    @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -173,18 +200,19 @@ class PlainformerConfig(PretrainedConfig):
         transformers would warn, and then give random weights.
         """
         config_dict, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        model_type = config_dict.get("model_type", cls.model_type)
-        if model_type != cls.model_type:
-            remedy = (
-                "Convert it with plainformer.from_bert(...)."
-                if model_type == "bert"
-                else "Open it with transformers.AutoModel."
-            )
-            raise ValueError(
-                f"{pretrained_model_name_or_path!s} holds a model of model_type={model_type!r}, not "
-                f"{cls.model_type!r}: its weights would not be read. {remedy}"
-            )
+        refuse_other_model_type(config_dict.get("model_type", cls.model_type), pretrained_model_name_or_path)
         return config_dict, unused
+
+
+def refuse_other_model_type(model_type: str, source: str | os.PathLike) -> None:
+    """Raise a ValueError that names the model type of `source`, and the remedy, unless it is ours."""
+    if model_type == PlainformerConfig.model_type:
+        return
+    remedy = "Convert it with plainformer.from_bert(...)." if model_type == "bert" else "Open it with AutoModel."
+    raise ValueError(
+        f"{source!s} is of model_type={model_type!r}, not {PlainformerConfig.model_type!r}: a Plainformer model "
+        f"would not read its weights. {remedy}"
+    )
 
 
 def _is_int(value: Any, least: int) -> bool:
@@ -271,6 +299,8 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
 
 def _check_labels(kwargs: dict[str, Any]) -> None:
     num_labels, id2label = kwargs.get("num_labels"), kwargs.get("id2label")
+    if num_labels is not None and not _is_int(num_labels, 1):
+        raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")
     if num_labels is not None and id2label is not None and len(id2label) != num_labels:
         raise ValueError(
             f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .configuration_plainformer import PlainformerConfig
-from .inputs_plainformer import values_are_known
+from .inputs_plainformer import check_shape, values_are_known
+from .padding_plainformer import Layout
 
 UNLABELLED = -100  # the class id that means "no label", as everywhere in Hugging Face
 
@@ -34,8 +35,9 @@ def sequence_loss(
         config.problem_type = infer_problem_type(config.num_labels, labels)
     if config.problem_type != "single_label_classification":
         return value_loss(logits, labels, config.problem_type, exists, num_items_in_batch)
+    labels = _one_per_row("labels", labels, logits)
     if exists is not None:
-        labels = labels.reshape(-1).masked_fill(~exists, UNLABELLED)
+        labels = labels.masked_fill(~exists, UNLABELLED)
     return class_loss(logits, labels, num_items_in_batch)
 
 
@@ -61,8 +63,8 @@ def span_loss(
         real: places that hold a token, bool [B, L]; None for all.
     """
     losses = []
-    for scores, position in zip(logits, positions, strict=True):
-        position = position.reshape(-1).to(scores.device)  # [B]
+    for name, scores, position in zip(("start_positions", "end_positions"), logits, positions, strict=True):
+        position = _one_per_row(name, position, scores)  # [B]
         inside = (position >= 0) & (position < scores.shape[1])
         if real is not None:
             inside &= real.gather(1, position.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
@@ -78,12 +80,19 @@ def choice_loss(logits: Tensor, labels: Tensor, exists: Tensor | None, num_items
         labels: the right choice [B]; -100, or a choice that does not exist, is unlabelled.
         exists: choices that hold a token, bool [B, C]; None for all.
     """
-    labels = labels.reshape(-1)
+    labels = _one_per_row("labels", labels, logits)
     if exists is not None:
         chosen = labels.clamp(0, logits.shape[1] - 1)[:, None]  # [B, 1]; an odd label is refused by class_loss
         inside = (labels >= 0) & (labels < logits.shape[1])
         labels = labels.masked_fill(inside & ~exists.gather(1, chosen)[:, 0], UNLABELLED)
     return class_loss(logits, labels, num_items_in_batch)
+
+
+def real_labels(labels: Tensor, layout: Layout) -> Tensor:
+    """Labels [B, L] as the layout's computed values lie, [*]; whatever stands at padding is unlabelled."""
+    if layout.real is not None:
+        check_shape("labels", labels, [tuple(layout.real.shape)])
+    return layout.gather(labels, UNLABELLED)
 
 
 def class_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Count = None) -> Tensor:
@@ -129,6 +138,16 @@ def value_loss(
     if exists is None:
         return _mean(losses.sum(), losses.numel(), num_items_in_batch)
     return _mean(losses.masked_fill(~exists[:, None], 0).sum(), exists.sum() * losses.shape[-1], num_items_in_batch)
+
+
+def _one_per_row(name: str, labels: Tensor, logits: Tensor) -> Tensor:
+    """Labels as [B], for logits [B, ...]; padding must not let a wrong shape be spread over the batch."""
+    if labels.numel() != len(logits):
+        raise ValueError(
+            f"{name} of shape {tuple(labels.shape)} do not go with logits of shape {tuple(logits.shape)}: "
+            f"there must be one for each of the {len(logits)} rows."
+        )
+    return labels.reshape(-1).to(logits.device)
 
 
 def _mean(summed: Tensor, counted: Count, num_items_in_batch: Count) -> Tensor:

@@ -16,6 +16,7 @@ Shapes: B batch, L length, H heads, D head size, E hidden size, V vocabulary, C 
 leading dimensions, [B, L].
 """
 
+import contextlib
 import math
 import os
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -37,9 +38,9 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from .attention_plainformer import KERNELS, PlainformerAttention
-from .configuration_plainformer import PlainformerConfig
+from .configuration_plainformer import PlainformerConfig, refuse_other_model_type
 from .inputs_plainformer import check_ids, read_shape, refuse_unknown
-from .losses_plainformer import UNLABELLED, Count, choice_loss, class_loss, sequence_loss, span_loss
+from .losses_plainformer import Count, choice_loss, class_loss, real_labels, sequence_loss, span_loss
 from .padding_plainformer import Layout, read_masks, read_positions, read_token_types
 from .positions_plainformer import NoEmbedding, SinusoidalPositionEmbedding
 
@@ -135,6 +136,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["PlainformerEmbeddings", "PlainformerLayer"]
 
     def __init__(self, config: PlainformerConfig, *inputs: Any, **kwargs: Any) -> None:
+        refuse_other_model_type(config.model_type, f"The {type(config).__name__} for {type(self).__name__}")
         config.check()
         super().__init__(config, *inputs, **kwargs)
 
@@ -151,9 +153,20 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: the checkpoint's `model_type` is not "plainformer"; the message names it and the remedy.
         """
-        if isinstance(config, PlainformerConfig) and config.name_or_path != str(pretrained_model_name_or_path):
-            refuse_other_model_type(config, pretrained_model_name_or_path, kwargs)
+        has_own_config = isinstance(config, PretrainedConfig) and config.name_or_path != str(
+            pretrained_model_name_or_path
+        )
+        if (has_own_config or isinstance(config, (str, os.PathLike))) and pretrained_model_name_or_path is not None:
+            # Weights without a configuration of their own are what an explicit one is for.
+            with contextlib.suppress(OSError):
+                cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
         return super().from_pretrained(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """As in transformers, but a file in the place of the folder is an error, where transformers only logs one."""
+        if os.path.isfile(save_directory):
+            raise NotADirectoryError(f"save_directory={os.fspath(save_directory)!r} is a file: give a folder.")
+        super().save_pretrained(save_directory, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
         """The kernel to use; only those that our tests run are accepted.
@@ -175,6 +188,20 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         """Replace the word embeddings."""
         self.base_model.embeddings.word_embeddings = value
+
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in transformers, but the padding token cannot be cut off.
+
+        Raises:
+            ValueError: `new_num_tokens` does not reach beyond `pad_token_id`.
+        """
+        pad_token_id = self.config.pad_token_id
+        if new_num_tokens is not None and pad_token_id is not None and new_num_tokens <= pad_token_id:
+            raise ValueError(
+                f"new_num_tokens={new_num_tokens} would cut off the padding token, pad_token_id={pad_token_id}: keep "
+                "more tokens, or set config.pad_token_id to another one first."
+            )
+        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
 
     def get_position_embeddings(self) -> nn.Embedding:
         """The table of learned positions, `max_position_embeddings` x E.
@@ -199,7 +226,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         """
         old = self.get_position_embeddings()
         size = new_num_position_embeddings
-        if not isinstance(size, int) or size < 1:
+        if type(size) is not int or size < 1:
             raise ValueError(f"new_num_position_embeddings={size!r} must be an integer of at least 1.")
         new = nn.Embedding(size, old.embedding_dim, device=old.weight.device, dtype=old.weight.dtype)
         nn.init.normal_(new.weight, std=self.config.initializer_range)
@@ -346,14 +373,17 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, output_loading_info: bool = False, **kwargs: Any) -> Any:
-        """As in transformers, and a tied checkpoint may be opened with `tie_word_embeddings=False`.
+        """As in transformers, and `tie_word_embeddings` may be another than the file's.
 
-        Its file holds one copy of the shared weights: the decoder starts from that copy instead of from noise.
+        The file of a tied model holds one copy of the shared weights: untied, the decoder starts from that copy instead
+        of from noise. Tied, a decoder of its own is left out, whichever version of transformers reads it.
         """
         model, info = super().from_pretrained(*args, output_loading_info=True, **kwargs)
         (tied, source), *_ = cls._tied_weights_keys.items()
         missing = set(info["missing_keys"])
-        if not model.config.tie_word_embeddings and {key for key in missing if key.startswith("lm_head")} == {tied}:
+        if model.config.tie_word_embeddings:
+            model.tie_weights()
+        elif {key for key in missing if key.startswith("lm_head")} == {tied}:
             with torch.no_grad():
                 model.get_parameter(tied).copy_(model.get_parameter(source))
             info["missing_keys"] = type(info["missing_keys"])(missing - {tied})
@@ -393,7 +423,7 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         logits = self.lm_head(encoded.last_hidden_state)  # [*, V]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, encoded.layout.gather(labels, UNLABELLED), num_items_in_batch)
+            loss = class_loss(logits, real_labels(labels, encoded.layout), num_items_in_batch)
         return MaskedLMOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
@@ -481,7 +511,7 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
         logits = self.classifier(self.dropout(encoded.last_hidden_state))  # [*, C]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, encoded.layout.gather(labels, UNLABELLED), num_items_in_batch)
+            loss = class_loss(logits, real_labels(labels, encoded.layout), num_items_in_batch)
         return TokenClassifierOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
@@ -607,13 +637,3 @@ def count_choices(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int
         shape = None if tensor is None else tuple(tensor.shape)
         raise ValueError(f"{name} has shape {shape}, but multiple choice takes [batch, choices, length, ...].")
     return tensor.shape[1]
-
-
-def refuse_other_model_type(config: PlainformerConfig, folder_or_id: str | os.PathLike | None, kwargs: dict) -> None:
-    """Read the checkpoint's own `config.json`, if it has one, for the check that `get_config_dict` makes."""
-    if folder_or_id is None:
-        return
-    try:
-        type(config).get_config_dict(folder_or_id, **kwargs)
-    except OSError:  # weights without a configuration are what an explicit `config` is for
-        return
