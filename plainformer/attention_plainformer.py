@@ -15,13 +15,15 @@ from .padding_plainformer import Kernel, Layout
 
 
 def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(D)) V  (Vaswani et al. 2017, equation 1).
 
     Args:
         query, key, value: [B, H, L, D].
         mask: bool (True: may attend) or float (added to the scores), broadcast to [B, H, L, L]; or None.
+        nobody: queries that may attend to no key, bool, broadcast to [B, H, L, 1]; their context is zero. Their rows
+            of the mask allow all keys, so that no softmax runs over nothing. None where there are none.
         dropout_p: dropout on the weights.
 
     Returns:
@@ -32,14 +34,17 @@ def eager_attention(
         additive = mask.dtype != torch.bool
         scores = scores + mask if additive else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    if nobody is not None:
+        weights = weights.masked_fill(nobody, 0)
     return F.dropout(weights, dropout_p) @ value, weights
 
 
 def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
 ) -> tuple[Tensor, None]:
     """The same through torch's fused kernel, which keeps no weights."""
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p), None
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p)
+    return context if nobody is None else context.masked_fill(nobody, 0), None
 
 
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa_attention, "eager": eager_attention}

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
+
 
 def values_are_known(tensor: Tensor) -> bool:
     """Whether a check may look at values: not while a graph is captured, nor on the meta device."""
@@ -48,11 +50,11 @@ def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> Non
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {allowed}.")
 
 
-def check_ids(name: str, ids: Tensor, field: str, size: int) -> None:
-    """Raise a ValueError unless all ids are integers from 0 to size - 1; `field` is what sets the size."""
+def check_ids(name: str, ids: Tensor, field: str, size: int | None) -> None:
+    """Raise a ValueError unless all ids are integers from 0 to size - 1; `field` sets the size, None is no limit."""
     if ids.is_floating_point():
         raise ValueError(f"{name} is {ids.dtype}, but ids are integers: pass {name}.long().")
-    if not values_are_known(ids) or not ids.numel():
+    if size is None or not values_are_known(ids) or not ids.numel():
         return
     low, high = (int(value) for value in ids.aminmax())
     if low < 0 or high >= size:
@@ -66,6 +68,11 @@ def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
     """Raise a TypeError for a keyword that nothing would read: a mistyped `attention_mask` must not go unseen."""
     for name in kwargs:
         known = [known for known in inspect.signature(forward).parameters if known not in ("self", "kwargs")]
-        close = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
+        close = difflib.get_close_matches(name, [*known, *HEAD_ARGUMENTS], n=1)
+        if name in HEAD_ARGUMENTS:
+            hint = "Only some models with a head take it."
+        elif name.startswith(("cu_seq_lens", "max_length", "seq_idx")):
+            hint = "Rows that hold several sequences are not computed: give each sequence a row of its own."
+        else:
+            hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
         raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")

@@ -84,7 +84,8 @@ def choice_loss(logits: Tensor, labels: Tensor, exists: Tensor | None, num_items
     if exists is not None:
         chosen = labels.clamp(0, logits.shape[1] - 1)[:, None]  # [B, 1]; an odd label is refused by class_loss
         inside = (labels >= 0) & (labels < logits.shape[1])
-        labels = labels.masked_fill(inside & ~exists.gather(1, chosen)[:, 0], UNLABELLED)
+        unreal = (inside & ~exists.gather(1, chosen)[:, 0]) | ~exists.any(dim=1)
+        labels = labels.masked_fill(unreal, UNLABELLED)
     return class_loss(logits, labels, num_items_in_batch)
 
 
@@ -134,10 +135,12 @@ def value_loss(
         )
     labels = labels.reshape(logits.shape).to(device=logits.device, dtype=torch.float32)
     loss_function = F.mse_loss if problem_type == "regression" else F.binary_cross_entropy_with_logits
-    losses = loss_function(logits.float(), labels, reduction="none")  # [B, C]
     if exists is None:
+        losses = loss_function(logits.float(), labels, reduction="none")  # [B, C]
         return _mean(losses.sum(), losses.numel(), num_items_in_batch)
-    return _mean(losses.masked_fill(~exists[:, None], 0).sum(), exists.sum() * losses.shape[-1], num_items_in_batch)
+    labels = labels.masked_fill(~exists[:, None], 0)  # a label that does not exist may be anything, even NaN
+    losses = loss_function(logits.float(), labels, reduction="none").masked_fill(~exists[:, None], 0)  # [B, C]
+    return _mean(losses.sum(), exists.sum() * losses.shape[-1], num_items_in_batch)
 
 
 def _one_per_row(name: str, labels: Tensor, logits: Tensor) -> Tensor:

@@ -181,6 +181,13 @@ class PlainformerPreTrainedModel(PreTrainedModel):
             )
         return super().get_correct_attn_implementation(requested_attention, is_init_check)
 
+    def init_weights(self) -> None:
+        """As in transformers, but a meta tensor does not count as initialised: 4.57 would skip it later."""
+        super().init_weights()
+        for module in self.modules():
+            if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+                module._is_hf_initialized = False
+
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings, V x E."""
         return self.base_model.embeddings.word_embeddings

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from .inputs_plainformer import check_ids, check_shape, values_are_known
 
-# (query, key, value, mask, dropout_p) -> (context, weights or None); attention_plainformer.py has them
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor | None]]
+# (query, key, value, mask, nobody, dropout_p) -> (context, weights or None); attention_plainformer.py has them
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
 
 
 @dataclass
@@ -57,11 +57,9 @@ class Layout:
         query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # [B, H, L, D]
         allowed = self.allowed
         if allowed is not None and allowed.dtype != torch.bool:
-            allowed = allowed.to(query.dtype)
-        context, weights = kernel(query, key, value, allowed, dropout_p)
-        if self.nobody is not None:
-            context = context.masked_fill(self.nobody, 0)
-            weights = None if weights is None else weights.masked_fill(self.nobody, 0)
+            # Half the lowest number: a score can be added to it without leaving the type, as -inf or NaN.
+            allowed = allowed.to(query.dtype).clamp(min=torch.finfo(query.dtype).min / 2)
+        context, weights = kernel(query, key, value, allowed, self.nobody, dropout_p)
         return context.transpose(1, 2), weights  # [B, L, H, D]
 
     def pool(self, hidden_states: Tensor, how: str) -> Tensor:
@@ -142,8 +140,7 @@ def read_positions(
             "position_ids start again within a row, so the row holds several sequences; this version does not compute "
             "packed rows. Give each sequence a row of its own and pad with attention_mask."
         )
-    if limit is not None:
-        check_ids("position_ids", position_ids, "max_position_embeddings", limit)
+    check_ids("position_ids", position_ids, "max_position_embeddings", limit)
     return position_ids
 
 
