@@ -18,6 +18,9 @@ from .inputs_plainformer import check_ids, check_shape, values_are_known
 # (query, key, value, mask, nobody, dropout_p) -> (context, weights or None); attention_plainformer.py has them
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
 
+# Added to a score, this or less forbids: no score makes up for it. Masks in use hold -1e9, the lowest number or -inf.
+FORBIDDEN = torch.finfo(torch.float16).min
+
 
 @dataclass
 class Layout:
@@ -115,7 +118,7 @@ def read_masks(attention_mask: Tensor | None, batch_size: int, length: int, num_
         nobody = ~allowed.any(dim=-1, keepdim=True)  # [B, 1|H, L, 1]
         return Layout(None, allowed | nobody, nobody)
     _check_additive(allowed)
-    nobody = (allowed <= torch.finfo(allowed.dtype).min).all(dim=-1, keepdim=True)  # [B, 1|H, L, 1]
+    nobody = (allowed <= FORBIDDEN).all(dim=-1, keepdim=True)  # [B, 1|H, L, 1]
     return Layout(None, allowed.masked_fill(nobody, 0), nobody)
 
 

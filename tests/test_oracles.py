@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    PER_ROW,
     VARIANTS,
     answers,
+    as_batch,
     assert_same,
     gradients,
     make_inputs,
@@ -21,7 +23,14 @@ from helpers import (
 )
 from torch import Tensor, nn
 
-from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerModel
+from plainformer import (
+    PlainformerConfig,
+    PlainformerForMaskedLM,
+    PlainformerForMultipleChoice,
+    PlainformerForQuestionAnswering,
+    PlainformerForTokenClassification,
+    PlainformerModel,
+)
 from plainformer.padding_plainformer import read_masks
 from plainformer.positions_plainformer import SinusoidalPositionEmbedding, sinusoidal_embedding
 
@@ -144,6 +153,50 @@ def test_fields_have_an_effect():
     for choice, output in zip(choices, outputs, strict=True):
         is_default = choice in (VARIANTS["learned-post"], EMBEDDINGS["bert"])
         assert torch.allclose(output, default, atol=1e-2) == is_default, choice
+
+
+# Heads, written out
+
+
+def linear(model: nn.Module, name: str, x: Tensor) -> Tensor:
+    return x @ model.get_parameter(f"{name}.weight").T + model.get_parameter(f"{name}.bias")
+
+
+def head_by_hand(model: nn.Module, states: Tensor, real: Tensor) -> Tensor:
+    """Answers of a head from the encoder's states [B, L, E] and the places of tokens, bool [B, L]."""
+    if isinstance(model, PlainformerForMaskedLM):
+        x = linear(model, "lm_head.dense", states)
+        x = 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+        x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, unbiased=False, keepdim=True) + 1e-12).sqrt()
+        x = x * model.lm_head.norm.weight + model.lm_head.norm.bias
+        return x @ model.get_input_embeddings().weight.T + model.lm_head.decoder.bias
+    if isinstance(model, PlainformerForTokenClassification):
+        return linear(model, "classifier", states)
+    if isinstance(model, PlainformerForQuestionAnswering):
+        return linear(model, "qa_outputs", states)
+    rows = [row[places] for row, places in zip(states, real, strict=True)]  # [tokens, E] each
+    pooled = torch.stack([row[0] if model.config.classifier_pooling == "cls" else row.mean(0) for row in rows])
+    logits = linear(model, "classifier", torch.tanh(linear(model, "pooler.dense", pooled)))
+    return logits.view(-1, 2) if isinstance(model, PlainformerForMultipleChoice) else logits
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_head_by_hand(variant, head_class, pooling):
+    """What comes after the encoder, forward and gradients."""
+    model = make_model(head_class, classifier_pooling=pooling, **variant)
+    mask = padding_mask("right", "left", "both", "holes", "full", "right")
+    rows = {"input_ids": torch.randint(1, 50, mask.shape), "attention_mask": mask}
+    real = slice(None) if head_class in PER_ROW else mask.bool()
+    results = []
+    for compute in (
+        lambda: answers(model(**as_batch(head_class, rows))),
+        lambda: head_by_hand(model, model.plainformer(**rows).last_hidden_state, mask.bool()),
+    ):
+        model.zero_grad()
+        said = compute()[real]
+        said.square().mean().backward()
+        results.append((said, gradients(model)))
+    assert_same(*results)
 
 
 # Attention, written out
