@@ -15,6 +15,7 @@ from transformers import (
 
 from .bert_conversion import from_bert, to_bert
 from .configuration_plainformer import PlainformerConfig
+from .encoding import encode
 from .modeling_plainformer import (
     PlainformerForMaskedLM,
     PlainformerForMultipleChoice,
@@ -37,6 +38,7 @@ __all__ = [
     "PlainformerForTokenClassification",
     "PlainformerModel",
     "PlainformerPreTrainedModel",
+    "encode",
     "from_bert",
     "load_tokenizer",
     "to_bert",

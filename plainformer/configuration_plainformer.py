@@ -58,6 +58,8 @@ class PlainformerConfig(PretrainedConfig):
         scale_embedding: multiply token embeddings by sqrt(E) before positions are added (Vaswani et al. 2017).
         classifier_pooling: what a sequence-level head reads: `"cls"`, the first real token, or `"mean"` over the
             real tokens.
+        unpad_inputs: compute on real tokens only, where nothing else asks for the padded rectangle.
+        sparse_prediction: in training, masked-LM logits only where there is a label.
         kwargs: whatever `PretrainedConfig` knows (`num_labels`, `id2label`, `problem_type`, `dtype`, ...).
 
     Raises:
@@ -91,6 +93,8 @@ class PlainformerConfig(PretrainedConfig):
         embedding_norm: bool = True,
         scale_embedding: bool = False,
         classifier_pooling: str = "cls",
+        unpad_inputs: bool = True,
+        sparse_prediction: bool = True,
         **kwargs: Any,
     ) -> None:
         _warn_about_lookalikes(kwargs)
@@ -120,6 +124,8 @@ class PlainformerConfig(PretrainedConfig):
         self.embedding_norm = embedding_norm
         self.scale_embedding = scale_embedding
         self.classifier_pooling = classifier_pooling
+        self.unpad_inputs = unpad_inputs
+        self.sparse_prediction = sparse_prediction
         self.check()
 
     def check(self) -> None:
@@ -270,6 +276,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value in CLASSIFIER_POOLINGS,
         f"one of {', '.join(map(repr, CLASSIFIER_POOLINGS))}",
     ),
+    "unpad_inputs": _BOOL,
+    "sparse_prediction": _BOOL,
     "problem_type": (
         lambda value: value is None or value in PROBLEM_TYPES,
         f"None (inferred from the labels) or one of {', '.join(map(repr, PROBLEM_TYPES))}",

@@ -21,8 +21,8 @@ def values_are_known(tensor: Tensor) -> bool:
 
 def read_shape(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, hidden_size: int
-) -> tuple[int, int, torch.device]:
-    """Batch size, length and device of a batch given as ids [B, L] or as embeddings [B, L, E].
+) -> tuple[tuple[int, int], torch.device]:
+    """(B, L) and device of a batch given as ids [B, L] or as embeddings [B, L, E].
 
     Raises:
         ValueError: both are given or neither, or the shape is another one, or there is not one place for a token.
@@ -40,7 +40,7 @@ def read_shape(
         )
     if tensor.shape[1] == 0:
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}: there is no token in it. Leave out empty texts.")
-    return tensor.shape[0], tensor.shape[1], tensor.device
+    return (tensor.shape[0], tensor.shape[1]), tensor.device
 
 
 def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
@@ -71,8 +71,6 @@ def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
         close = difflib.get_close_matches(name, [*known, *HEAD_ARGUMENTS], n=1)
         if name in HEAD_ARGUMENTS:
             hint = "Only some models with a head take it."
-        elif name.startswith(("cu_seq_lens", "max_length", "seq_idx")):
-            hint = "Rows that hold several sequences are not computed: give each sequence a row of its own."
         else:
             hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
         raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")

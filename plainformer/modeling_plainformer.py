@@ -13,7 +13,7 @@ References: Vaswani et al. 2017, "Attention Is All You Need"; Devlin et al. 2019
 Normalization in the Transformer Architecture".
 
 Shapes: B batch, L length, H heads, D head size, E hidden size, V vocabulary, C classes; [*] stands for a layout's
-leading dimensions, [B, L].
+leading dimensions: [T], the real tokens, or [B, L].
 """
 
 import contextlib
@@ -37,11 +37,21 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
-from .attention_plainformer import KERNELS, PlainformerAttention
+from .attention_plainformer import PlainformerAttention
 from .configuration_plainformer import PlainformerConfig, refuse_other_model_type
-from .inputs_plainformer import check_ids, read_shape, refuse_unknown
-from .losses_plainformer import Count, choice_loss, class_loss, real_labels, sequence_loss, span_loss
-from .padding_plainformer import Layout, read_masks, read_positions, read_token_types
+from .inputs_plainformer import check_ids, check_shape, read_shape, refuse_unknown, values_are_known
+from .kernels_plainformer import KERNELS
+from .losses_plainformer import UNLABELLED, Count, choice_loss, class_loss, real_labels, sequence_loss, span_loss
+from .padding_plainformer import (
+    Layout,
+    PaddedLayout,
+    make_layout,
+    read_mask,
+    read_positions,
+    read_sequences,
+    read_token_types,
+    refuse_packed,
+)
 from .positions_plainformer import NoEmbedding, SinusoidalPositionEmbedding
 
 
@@ -275,6 +285,11 @@ class PlainformerModel(PlainformerPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         return_layout: bool = False,
+        cu_seq_lens_q: Tensor | None = None,
+        cu_seq_lens_k: Tensor | None = None,
+        max_length_q: int | None = None,
+        max_length_k: int | None = None,
+        seq_idx: Tensor | None = None,
         **kwargs: Any,
     ) -> EncoderOutput:
         """Encode a batch. Give either `input_ids` or `inputs_embeds`.
@@ -289,6 +304,11 @@ class PlainformerModel(PlainformerPreTrainedModel):
             output_attentions: also return the attention weights of every layer, [B, H, L, L] each.
             output_hidden_states: also return N + 1 hidden states [B, L, E]: the embeddings and the output of each
                 layer, the last of which is `last_hidden_state`.
+            cu_seq_lens_q, cu_seq_lens_k: boundaries [S + 1] of the sequences in a single packed row, as
+                `DataCollatorWithFlattening` gives them; they decide where sequences end.
+            max_length_q, max_length_k: given by the same collator, and not needed.
+            seq_idx: which sequence of its row a place belongs to, [B, L]. Where neither is given, `position_ids` that
+                return to their first value start a sequence.
             return_layout: for a head: leave `last_hidden_state` as it lies in the layout, and return the layout.
 
         Returns:
@@ -303,19 +323,22 @@ class PlainformerModel(PlainformerPreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
 
-        batch_size, length, device = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
-        layout = read_masks(attention_mask, batch_size, length, self.config.num_attention_heads)
-        # Only a table of positions has a size.
-        limit = getattr(self.embeddings.position_embeddings, "num_embeddings", None)
-        position_ids = read_positions(position_ids, layout, batch_size, length, device, limit)
-        segments = self.config.type_vocab_size
-        token_type_ids = read_token_types(token_type_ids, layout, batch_size, length, device, segments)
+        shape, device = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
+        real, allowed = read_mask(attention_mask, *shape, self.config.num_attention_heads)
+        packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
+        sequence_ids, packed = read_sequences(position_ids, real, packing, shape)
+        limit = getattr(self.embeddings.position_embeddings, "num_embeddings", None)  # only a table has a size
+        position_ids = read_positions(position_ids, real, sequence_ids, shape, device, limit)
+        token_type_ids = read_token_types(token_type_ids, real, shape, device, self.config.type_vocab_size)
+        layout = make_layout(real, sequence_ids, allowed, packed, self.config.unpad_inputs and not output_attentions)
         if inputs_embeds is not None:
             inputs_embeds = layout.gather(inputs_embeds)
         else:
             input_ids = layout.gather(input_ids)
             check_ids("input_ids", input_ids, "vocab_size", self.embeddings.word_embeddings.num_embeddings)
-        hidden_states = self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids)
+        hidden_states = self.embeddings(
+            input_ids, inputs_embeds, layout.gather(position_ids), layout.gather(token_type_ids)
+        )
 
         all_hidden_states: list[Tensor] = []
         all_attentions: list[Tensor | None] = []
@@ -423,15 +446,26 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
             num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
 
         Returns:
-            `logits` [B, L, V], and `loss` if there are labels.
+            `logits` [B, L, V], and `loss` if there are labels. In training with labels and `sparse_prediction` the
+            logits are computed where there is a label and nowhere else: [N, V], in row-major order of the labelled
+            real tokens.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
-        logits = self.lm_head(encoded.last_hidden_state)  # [*, V]
+        hidden_states, layout = encoded.last_hidden_state, encoded.layout  # [*, E]
+        if labels is not None and self.training and self.config.sparse_prediction and values_are_known(labels):
+            shape, _ = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
+            check_shape("labels", labels, [shape])
+            labels = real_labels(labels, PaddedLayout(layout.real)).to(hidden_states.device)  # [B, L]
+            chosen = labels != UNLABELLED
+            logits = self.lm_head(layout.select(hidden_states, chosen))  # [N, V]
+            loss = class_loss(logits, labels[chosen], num_items_in_batch)
+            return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+        logits = self.lm_head(hidden_states)  # [*, V]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, real_labels(labels, encoded.layout), num_items_in_batch)
-        return MaskedLMOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
+            loss = class_loss(logits, real_labels(labels, layout), num_items_in_batch)
+        return MaskedLMOutput(loss, layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
 class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
@@ -561,6 +595,7 @@ class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):
             raise ValueError("Give both start_positions and end_positions, or neither: the loss needs the two.")
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        refuse_packed(encoded.layout.packed)
         logits = self.qa_outputs(encoded.last_hidden_state)  # [*, 2]
         logits = encoded.layout.scatter(logits, torch.finfo(logits.dtype).min)  # [B, L, 2]
         start_logits, end_logits = logits.unbind(dim=-1)  # [B, L] each

@@ -1,33 +1,37 @@
-"""Which places of a batch hold a token, where each token stands, and who attends to whom.
+"""Which places of a batch hold a token, which of them form a sequence, and how they lie when they are computed.
 
 Masked tokens do not exist: what a model computes for a real token must not depend on how much padding there is, on
-which side, or what it holds. Everything that follows from `attention_mask` and `position_ids` is decided here, once
-per batch; the encoder and the heads ask the resulting `Layout` and never look at a mask.
+which side, or what it holds. Everything that follows from `attention_mask`, `position_ids` and `cu_seq_lens_*` is
+decided here, once per batch. The encoder and the heads ask the resulting layout and never look at a mask:
 
-Shapes: B batch, L length, H heads, D head size, E hidden size.
+    UnpaddedLayout   the real tokens alone, [T]: no work on padding
+    PaddedLayout     the rectangle [B, L] under a mask: where there is no padding, and for captured graphs,
+                     attention weights, and masks that say who attends to whom
+
+Shapes: B batch, L length, T real tokens, S sequences, H heads, D head size, E hidden size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .inputs_plainformer import check_ids, check_shape, values_are_known
-
-# (query, key, value, mask, nobody, dropout_p) -> (context, weights or None); attention_plainformer.py has them
-Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
+from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
 
 # Added to a score, this or less forbids: no score makes up for it. Masks in use hold -1e9, the lowest number or -inf.
 FORBIDDEN = torch.finfo(torch.float16).min
 
 
 @dataclass
-class Layout:
+class PaddedLayout:
     """A batch as the padded rectangle [B, L].
 
     Attributes:
         real: which places hold a token, bool [B, L]; None when all of them do.
+        packed: some row is known to hold several sequences.
         allowed: who may attend to whom: bool, or a bias that is added to the attention scores, [B, 1|H, 1|L, L];
             None when everybody may attend to everybody. A query in `nobody` may attend to all, so that no softmax
             runs over nothing.
@@ -35,16 +39,21 @@ class Layout:
     """
 
     real: Tensor | None
+    packed: bool = False
     allowed: Tensor | None = None
     nobody: Tensor | None = None
 
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
-        """[B, L, ...] -> [B, L, ...] with `fill` at the padding, so that nothing it holds can be read."""
+        """[B, L, ...] -> the same, with `fill` at the padding, so that nothing it holds can be read."""
         return values if self.real is None else values.masked_fill(~_like(self.real, values), fill)
 
     def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
         """Computed values -> [B, L, ...] with `fill` at the padding."""
         return self.gather(values, fill)
+
+    def select(self, values: Tensor, chosen: Tensor) -> Tensor:
+        """Computed values [B, L, ...] at the chosen places (bool [B, L]) -> [N, ...], in row-major order."""
+        return values[chosen]
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float
@@ -74,84 +83,261 @@ class Layout:
         Returns:
             [B, E]; zeros for a row with no real token.
         """
-        if how == "cls":
-            if self.real is None:
-                return hidden_states[:, 0]
-            first = self.real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
-            rows = torch.arange(len(first), device=first.device)
-            return self.scatter(hidden_states)[rows, first]
+        refuse_packed(self.packed)
+        hidden_states = self.scatter(hidden_states)
+        if how == "mean":
+            summed = hidden_states.sum(dim=1, dtype=torch.float32)  # [B, E]
+            return (summed / _count(self.real, hidden_states)).to(hidden_states.dtype)
         if self.real is None:
-            return hidden_states.mean(dim=1)
-        count = self.real.sum(dim=1, keepdim=True).clamp(min=1)  # [B, 1]
-        return self.scatter(hidden_states).sum(dim=1) / count
+            return hidden_states[:, 0]
+        first = self.real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
+        return hidden_states[torch.arange(len(first), device=first.device), first]
 
     def rows_with_tokens(self) -> Tensor | None:
         """Which rows hold a token at all, bool [B]; None when all do."""
         return None if self.real is None else self.real.any(dim=1)
 
 
-def read_masks(attention_mask: Tensor | None, batch_size: int, length: int, num_heads: int) -> Layout:
-    """Turn an `attention_mask` of any accepted kind into a `Layout`.
+@dataclass
+class UnpaddedLayout:
+    """The real tokens of a batch alone, [T]: its sequences one after the other, those of equal length side by side.
+
+    Attributes:
+        real: which places of the rectangle hold a token, bool [B, L].
+        packed: some row holds several sequences.
+        places: where each token stands in the flattened rectangle, [T].
+        runs: (how many sequences, their length), shortest first; together they cover the T tokens.
+    """
+
+    real: Tensor
+    packed: bool
+    places: Tensor
+    runs: list[tuple[int, int]]
+
+    def gather(self, values: Tensor, fill: float = 0) -> Tensor:
+        """[B, L, ...] -> [T, ...]; there is no padding to fill."""
+        return values.flatten(0, 1)[self.places]
+
+    def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
+        """[T, ...] -> [B, L, ...] with `fill` at the padding."""
+        rectangle = values.new_full((self.real.numel(), *values.shape[1:]), fill)  # [B * L, ...]
+        return rectangle.index_copy(0, self.places, values).unflatten(0, self.real.shape)
+
+    def select(self, values: Tensor, chosen: Tensor) -> Tensor:
+        """Computed values [T, ...] at the chosen places (bool [B, L]) -> [N, ...], in row-major order."""
+        return values[self._order()[chosen.flatten()]]
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float
+    ) -> tuple[Tensor, None]:
+        """Run `kernel` within each sequence; sequences of equal length form a batch and need no mask.
+
+        Args:
+            query, key, value: [T, H, D].
+
+        Returns:
+            context [T, H, D], and None: attention weights are computed on the padded rectangle.
+        """
+        if kernel is sdpa_attention and varlen_fits(query, dropout_p):
+            lengths = list(chain.from_iterable([length] * count for count, length in self.runs))
+            return varlen_attention(query, key, value, lengths), None
+        sizes = [count * length for count, length in self.runs]
+        contexts = []
+        for run, *states in zip(self.runs, query.split(sizes), key.split(sizes), value.split(sizes), strict=True):
+            batch = (one.unflatten(0, run).transpose(1, 2) for one in states)  # 3 x [count, H, length, D]
+            context, _ = kernel(*batch, None, None, dropout_p)
+            contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
+        return torch.cat(contexts), None
+
+    def pool(self, hidden_states: Tensor, how: str) -> Tensor:
+        """One vector per row, as `PaddedLayout.pool`: [T, E] -> [B, E]."""
+        refuse_packed(self.packed)
+        B, L = self.real.shape
+        if how == "mean":
+            row = self.places // L  # [T]
+            summed = hidden_states.new_zeros((B, hidden_states.shape[-1]), dtype=torch.float32)
+            summed = summed.index_add(0, row, hidden_states.float())  # [B, E]
+            return (summed / _count(self.real, hidden_states)).to(hidden_states.dtype)
+        first = self.real.to(torch.int8).argmax(dim=1) + L * torch.arange(B, device=self.real.device)  # [B]
+        return hidden_states[self._order()[first]].masked_fill(~self.real.any(dim=1, keepdim=True), 0)
+
+    def rows_with_tokens(self) -> Tensor:
+        """Which rows hold a token at all, bool [B]."""
+        return self.real.any(dim=1)
+
+    def _order(self) -> Tensor:
+        """For each place of the flattened rectangle its token's index, [B * L]; 0 at padding."""
+        order = torch.zeros(self.real.numel(), dtype=torch.long, device=self.places.device)
+        order[self.places] = torch.arange(len(self.places), device=self.places.device)
+        return order
+
+
+Layout = PaddedLayout | UnpaddedLayout
+
+
+def make_layout(
+    real: Tensor | None, sequence_ids: Tensor | None, allowed: Tensor | None, packed: bool, unpad: bool
+) -> Layout:
+    """Decide how a batch lies when it is computed.
+
+    Args:
+        real: places that hold a token, bool [B, L]; None when all do.
+        sequence_ids: which sequence of its row a place belongs to, [B, L]; None: a row is one sequence.
+        allowed: who attends to whom, as `read_mask` gives it; None where the mask does not say.
+        packed: a row is known to hold several sequences.
+        unpad: compute on real tokens only, if nothing else speaks against it.
+    """
+    if real is None and sequence_ids is None and allowed is None:
+        return PaddedLayout(real=None)
+    known = (real if sequence_ids is None else sequence_ids) if allowed is None else None
+    if unpad and known is not None and values_are_known(known) and (real is None or bool(real.any())):
+        return _unpad(torch.ones_like(sequence_ids, dtype=torch.bool) if real is None else real, sequence_ids, packed)
+    if sequence_ids is not None:
+        same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]  # [B, 1, L, L]
+        allowed = same if allowed is None else _restrict(allowed, same)
+    if real is not None:
+        allowed = real[:, None, None, :] if allowed is None else allowed & real[:, None, None, :]
+    blocked = ~allowed if allowed.dtype == torch.bool else allowed <= FORBIDDEN
+    nobody = blocked.all(dim=-1, keepdim=True)  # [B, 1|H, 1|L, 1]
+    allowed = allowed | nobody if allowed.dtype == torch.bool else allowed.masked_fill(nobody, 0)
+    return PaddedLayout(real, packed, allowed, nobody)
+
+
+def read_mask(
+    attention_mask: Tensor | None, batch_size: int, length: int, num_heads: int
+) -> tuple[Tensor | None, Tensor | None]:
+    """What an `attention_mask` of any accepted kind says.
 
     Args:
         attention_mask: None; [B, L] of 1 (token) and 0 (padding); or [B, L, L] or [B, 1|H, L, L] that say who attends
             to whom, boolean (or integer 0/1), or float to be added to the scores. In the last two every place is real.
 
+    Returns:
+        real: places that hold a token, bool [B, L]; None when all do.
+        allowed: who attends to whom, bool or float [B, 1|H, L, L]; None when the mask does not say.
+
     Raises:
         ValueError: another shape, or values that could be read in two ways.
     """
     if attention_mask is None:
-        return Layout(real=None)
+        return None, None
     _check_mask_shape(attention_mask, batch_size, length, num_heads)
     if attention_mask.dim() == 2:
         _check_zero_one(attention_mask)
         real = attention_mask.to(torch.bool)
-        if values_are_known(real) and bool(real.all()):
-            return Layout(real=None)
-        allowed = real[:, None, None, :]  # [B, 1, 1, L]
-        nobody = ~allowed.any(dim=-1, keepdim=True)  # [B, 1, 1, 1]
-        return Layout(real, allowed | nobody, nobody)
+        return (None if values_are_known(real) and bool(real.all()) else real), None
     allowed = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask  # [B, 1|H, L, L]
-    if not allowed.is_floating_point():
-        _check_zero_one(allowed)
-        allowed = allowed.to(torch.bool)
-        nobody = ~allowed.any(dim=-1, keepdim=True)  # [B, 1|H, L, 1]
-        return Layout(None, allowed | nobody, nobody)
-    _check_additive(allowed)
-    nobody = (allowed <= FORBIDDEN).all(dim=-1, keepdim=True)  # [B, 1|H, L, 1]
-    return Layout(None, allowed.masked_fill(nobody, 0), nobody)
+    if allowed.is_floating_point():
+        _check_additive(allowed)
+        return None, allowed
+    _check_zero_one(allowed)
+    return None, allowed.to(torch.bool)
+
+
+def read_sequences(
+    position_ids: Tensor | None, real: Tensor | None, packing: dict[str, Tensor | int | None], shape: tuple[int, int]
+) -> tuple[Tensor | None, bool]:
+    """Tell apart the sequences that a row may hold ("packed", as `DataCollatorWithFlattening` makes it).
+
+    Args:
+        position_ids: [B, L] or [1, L], as the user gave them.
+        real: places that hold a token, bool [B, L]; None when all do.
+        packing: what the collator may add: `cu_seq_lens_q` and `cu_seq_lens_k`, the boundaries [S + 1] of the
+            sequences in a single row, or `seq_idx` [B, L]. Boundaries decide; then `seq_idx`; then positions.
+        shape: (B, L).
+
+    Returns:
+        sequence ids [B, L], or None when each row is one sequence; and whether a row is known to hold several.
+
+    Raises:
+        ValueError: boundaries that do not fit the batch.
+    """
+    boundaries, seq_idx = packing.get("cu_seq_lens_q"), packing.get("seq_idx")
+    if boundaries is not None or packing.get("cu_seq_lens_k") is not None:
+        ids = _ids_from_boundaries(boundaries, packing.get("cu_seq_lens_k"), shape)
+    elif seq_idx is not None:
+        check_shape("seq_idx", seq_idx, [shape])
+        ids = seq_idx
+    elif position_ids is not None:
+        check_shape("position_ids", position_ids, [shape, (1, shape[1])])
+        ids = ids_from_positions(position_ids.expand(shape), real)
+    else:
+        return None, False
+    if not values_are_known(ids):
+        return ids, False
+    first = ids[:, :1] if real is None else ids.gather(1, real.to(torch.int8).argmax(dim=1, keepdim=True))
+    differs = ids != first if real is None else (ids != first) & real
+    return (ids, True) if bool(differs.any()) else (None, False)
+
+
+def ids_from_positions(position_ids: Tensor, real: Tensor | None) -> Tensor:
+    """Which sequence of its row each token belongs to, by its position.
+
+    A row is packed when, over its real tokens, every step is +1 or a return to the row's first value, with at least
+    one return: each return starts a sequence. Any other row (permuted, gapped, reversed) is one sequence with
+    positions of its own.
+
+    Args:
+        position_ids: [B, L].
+        real: bool [B, L] or None.
+
+    Returns:
+        sequence ids [B, L], all 0 in a row that is not packed.
+    """
+    if real is None:
+        real = torch.ones_like(position_ids, dtype=torch.bool)
+    place = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
+    last_token = place.masked_fill(~real, -1).cummax(dim=1).values  # [B, L], the last real place up to here
+    before = F.pad(last_token[:, :-1], (1, 0), value=-1)  # [B, L], the real place before this one, -1 for none
+    first = position_ids.gather(1, real.to(torch.int8).argmax(dim=1, keepdim=True))  # [B, 1]
+    follows = real & (before >= 0)
+    step_back = follows & (position_ids == first)
+    step_on = position_ids == position_ids.gather(1, before.clamp(min=0)) + 1
+    unexplained = (follows & ~step_back & ~step_on).any(dim=1, keepdim=True)  # [B, 1]
+    return step_back.cumsum(dim=1).masked_fill(unexplained, 0)
 
 
 def read_positions(
-    position_ids: Tensor | None, layout: Layout, batch_size: int, length: int, device: torch.device, limit: int | None
+    position_ids: Tensor | None,
+    real: Tensor | None,
+    sequence_ids: Tensor | None,
+    shape: tuple[int, int],
+    device: torch.device,
+    limit: int | None,
 ) -> Tensor:
     """The position [B, L] of every token; padding has none and gets 0.
 
     Args:
-        position_ids: [B, L] or [1, L]; None: the real tokens of a row count from 0.
+        position_ids: [B, L] or [1, L]; None: the real tokens of a sequence count from 0.
+        real: places that hold a token, bool [B, L]; None when all do.
+        sequence_ids: as `read_sequences` gives them.
+        shape: (B, L).
         limit: size of the table of learned positions; None where there is no limit.
 
     Raises:
-        ValueError: packed rows, or positions that the table does not have.
+        ValueError: positions that the table does not have.
     """
     if position_ids is None:
-        return _counted_positions(layout, batch_size, length, device, limit)
-    check_shape("position_ids", position_ids, [(batch_size, length), (1, length)])
-    position_ids = layout.gather(position_ids.expand(batch_size, length))
-    if values_are_known(position_ids) and is_packed(position_ids, layout.real):
-        raise ValueError(
-            "position_ids start again within a row, so the row holds several sequences; this version does not compute "
-            "packed rows. Give each sequence a row of its own and pad with attention_mask."
-        )
+        return _counted_positions(real, sequence_ids, shape, device, limit)
+    check_shape("position_ids", position_ids, [shape, (1, shape[1])])
+    position_ids = PaddedLayout(real).gather(position_ids.expand(shape))
     check_ids("position_ids", position_ids, "max_position_embeddings", limit)
     return position_ids
 
 
-def _counted_positions(layout: Layout, batch_size: int, length: int, device: torch.device, limit: int | None) -> Tensor:
-    if layout.real is None:
-        positions = torch.arange(length, device=device).expand(batch_size, length)
+def _counted_positions(
+    real: Tensor | None, sequence_ids: Tensor | None, shape: tuple[int, int], device: torch.device, limit: int | None
+) -> Tensor:
+    length = shape[1]
+    if real is None:
+        positions = torch.arange(length, device=device).expand(shape)
     else:
-        positions = (layout.real.cumsum(dim=1) - 1).clamp(min=0).masked_fill(~layout.real, 0)
+        positions = (real.cumsum(dim=1) - 1).clamp(min=0)
+    if sequence_ids is not None:  # count from where the sequence starts
+        starts = F.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
+        positions = positions - positions.masked_fill(~starts, 0).cummax(dim=1).values
+    if real is not None:
+        positions = positions.masked_fill(~real, 0)
     # Values are read only where the padded length leaves a doubt; in a captured graph the shape has to do.
     if limit is not None and length > limit:
         longest = int(positions.max()) + 1 if values_are_known(positions) else length
@@ -165,40 +351,74 @@ def _counted_positions(layout: Layout, batch_size: int, length: int, device: tor
 
 
 def read_token_types(
-    token_type_ids: Tensor | None, layout: Layout, batch_size: int, length: int, device: torch.device, size: int
+    token_type_ids: Tensor | None, real: Tensor | None, shape: tuple[int, int], device: torch.device, size: int
 ) -> Tensor:
     """Segment ids [B, L], all 0 where none are given; a model without segments (size 0) does not read them."""
     if token_type_ids is None or size == 0:
-        return torch.zeros((batch_size, length), dtype=torch.long, device=device)
-    check_shape("token_type_ids", token_type_ids, [(batch_size, length), (1, length)])
-    token_type_ids = layout.gather(token_type_ids.expand(batch_size, length))
+        return torch.zeros(shape, dtype=torch.long, device=device)
+    check_shape("token_type_ids", token_type_ids, [shape, (1, shape[1])])
+    token_type_ids = PaddedLayout(real).gather(token_type_ids.expand(shape))
     check_ids("token_type_ids", token_type_ids, "type_vocab_size", size)
     return token_type_ids
 
 
-def is_packed(position_ids: Tensor, real: Tensor | None) -> bool:
-    """Whether a row of explicit positions holds several sequences one after the other.
+def refuse_packed(packed: bool) -> None:
+    """Raise a ValueError for a head that gives one answer per row."""
+    if packed:
+        raise ValueError(
+            "A row holds several sequences (position_ids start again, or cu_seq_lens_* or seq_idx say so), but this "
+            "head gives one answer per row. Give each sequence a row of its own: pad with DataCollatorWithPadding "
+            "instead of packing."
+        )
 
-    It does when, over the row's real tokens, every step is +1 or a return to the row's first value, with at least one
-    return. Every other pattern (permuted, gapped, reversed) is one sequence with positions of its own.
 
-    Args:
-        position_ids: [B, L].
-        real: bool [B, L] or None.
-    """
-    if real is None:
-        real = torch.ones_like(position_ids, dtype=torch.bool)
-    row = real.nonzero()[:, 0]  # [T], the row of each real token
-    position = position_ids[real]  # [T]
-    is_first = torch.ones_like(row, dtype=torch.bool)
-    is_first[1:] = row[1:] != row[:-1]
-    first = position[is_first].repeat_interleave(real.sum(dim=1)[real.any(dim=1)])  # [T], its row's first position
-    step_back = (position == first) & ~is_first
-    step_on = torch.zeros_like(is_first)
-    step_on[1:] = position[1:] == position[:-1] + 1
-    explained = torch.ones(len(real), dtype=torch.bool, device=real.device)
-    explained[row[~(is_first | step_back | step_on)]] = False
-    return bool(explained[row[step_back]].any())
+def _unpad(real: Tensor, sequence_ids: Tensor | None, packed: bool) -> UnpaddedLayout:
+    places = real.flatten().nonzero()[:, 0]  # [T], row-major
+    sequence = places // real.shape[1]  # [T], a number that changes where a sequence ends: its row...
+    changes = sequence[1:] != sequence[:-1]
+    if sequence_ids is not None:  # ... or its number in the row
+        numbers = sequence_ids.flatten()[places]
+        changes = changes | (numbers[1:] != numbers[:-1])
+    starts = F.pad(changes.nonzero()[:, 0] + 1, (1, 0))  # [S], where each sequence starts among the T tokens
+    lengths = torch.diff(starts, append=starts.new_tensor([len(places)]))  # [S]
+    lengths, order = lengths.sort(stable=True)
+    ends = lengths.cumsum(0)
+    shift = starts[order] - (ends - lengths)  # [S], how far each sequence moves when they are sorted
+    token = torch.arange(len(places), device=places.device) + shift.repeat_interleave(lengths)  # [T]
+    length_of_run, count_of_run = lengths.unique_consecutive(return_counts=True)
+    return UnpaddedLayout(
+        real, packed, places[token], list(zip(count_of_run.tolist(), length_of_run.tolist(), strict=True))
+    )
+
+
+def _ids_from_boundaries(query: Tensor | None, key: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    if query is None or key is None:
+        raise ValueError("Give both cu_seq_lens_q and cu_seq_lens_k, or neither.")
+    ends = query.flatten()
+    if shape[0] != 1:
+        raise ValueError(
+            f"cu_seq_lens_* mark the sequences in a single row, but this batch has {shape[0]} rows. Put all sequences "
+            "into one row, or mark them with position_ids that start again at 0."
+        )
+    if values_are_known(ends):
+        fits = len(ends) > 1 and ends[0] == 0 and ends[-1] == shape[1] and bool((ends.diff() >= 0).all())
+        if not fits or not torch.equal(ends, key.flatten()):
+            raise ValueError(
+                f"cu_seq_lens_q={ends.tolist()} and cu_seq_lens_k={key.flatten().tolist()} do not divide a row of "
+                f"{shape[1]} tokens: both must be the same, rise from 0 and end at {shape[1]}."
+            )
+    place = torch.arange(shape[1], device=ends.device, dtype=ends.dtype)
+    return torch.searchsorted(ends[1:].contiguous(), place, right=True)[None]  # [1, L]
+
+
+def _restrict(allowed: Tensor, same: Tensor) -> Tensor:
+    """Only within a sequence, whatever the mask says: sequences never see each other."""
+    return allowed & same if allowed.dtype == torch.bool else allowed.masked_fill(~same, float("-inf"))
+
+
+def _count(real: Tensor | None, hidden_states: Tensor) -> Tensor | int:
+    """Real tokens per row, [B, 1], at least 1."""
+    return hidden_states.shape[1] if real is None else real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def _like(real: Tensor, values: Tensor) -> Tensor:

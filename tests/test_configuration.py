@@ -35,6 +35,8 @@ NON_DEFAULT = {
     "embedding_norm": False,
     "scale_embedding": True,
     "classifier_pooling": "mean",
+    "unpad_inputs": False,
+    "sparse_prediction": False,
 }
 # What the fields of transformers look like when they are not at their defaults.
 INHERITED = {
@@ -66,6 +68,8 @@ BERT_BASE = {
     "embedding_norm": True,
     "scale_embedding": False,
     "classifier_pooling": "cls",
+    "unpad_inputs": True,
+    "sparse_prediction": True,
 }
 
 NOT_INTEGERS = (0, -1, 2.0, True, False, None, "12", float("nan"), np.int64(8), [12])
@@ -93,6 +97,8 @@ BAD_VALUES = {
     "embedding_norm": NOT_BOOLEANS,
     "scale_embedding": NOT_BOOLEANS,
     "classifier_pooling": ("max", "CLS", "", None, 0, True, ["cls"]),
+    "unpad_inputs": NOT_BOOLEANS,
+    "sparse_prediction": NOT_BOOLEANS,
     "problem_type": ("regresion", "classification", "", 0, True, ["regression"]),
     "num_labels": (-1, 0, 2.5, True, "3"),
 }
@@ -111,6 +117,8 @@ REMEDIES = {
     "pre_norm": "True or False",
     "embedding_norm": "True or False",
     "scale_embedding": "True or False",
+    "unpad_inputs": "True or False",
+    "sparse_prediction": "True or False",
     "hidden_dropout_prob": "below 1",
     "attention_probs_dropout_prob": "below 1",
     "classifier_dropout": "below 1",

@@ -31,7 +31,7 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
-from plainformer.padding_plainformer import read_masks
+from plainformer.padding_plainformer import make_layout, read_mask
 from plainformer.positions_plainformer import SinusoidalPositionEmbedding, sinusoidal_embedding
 
 EMBEDDINGS = {
@@ -271,7 +271,8 @@ def test_attention_by_hand(kernel, kind):
         context = attention_by_hand(*heads, bias)[0]
         return attention.o_proj(torch.cat((context[:, 0], context[:, 1]), dim=-1))
 
-    layout = read_masks(mask, 2, 5, 2)
+    real, allowed = read_mask(mask, 2, 5, 2)
+    layout = make_layout(real, None, allowed, packed=False, unpad=False)
     assert_same(run(lambda: attention(hidden_states, layout)[0]), run(by_hand))
 
 

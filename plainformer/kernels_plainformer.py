@@ -1,0 +1,74 @@
+"""Attention kernels: pure functions from queries, keys and values to what each query sees.
+
+Shapes: B batch, T real tokens, L length, H heads, D head size.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+try:  # torch 2.10 and newer
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:
+    varlen_attn = None
+
+# (query, key, value, mask, nobody, dropout_p) -> (context, weights or None)
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
+
+
+def eager_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
+) -> tuple[Tensor, Tensor]:
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(D)) V  (Vaswani et al. 2017, equation 1).
+
+    Args:
+        query, key, value: [B, H, L, D].
+        mask: bool (True: may attend) or float (added to the scores), broadcast to [B, H, L, L]; or None.
+        nobody: queries that may attend to no key, bool, broadcast to [B, H, L, 1]; their context is zero. Their rows
+            of the mask allow all keys, so that no softmax runs over nothing. None where there are none.
+        dropout_p: dropout on the weights.
+
+    Returns:
+        context [B, H, L, D] and the weights before dropout [B, H, L, L].
+    """
+    scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [B, H, L, L]
+    if mask is not None:
+        additive = mask.dtype != torch.bool
+        scores = scores + mask if additive else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    if nobody is not None:
+        weights = weights.masked_fill(nobody, 0)
+    return F.dropout(weights, dropout_p) @ value, weights
+
+
+def sdpa_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
+) -> tuple[Tensor, None]:
+    """The same through torch's fused kernel, which keeps no weights."""
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p)
+    return context if nobody is None else context.masked_fill(nobody, 0), None
+
+
+KERNELS: dict[str, Kernel] = {"sdpa": sdpa_attention, "eager": eager_attention}
+
+
+def varlen_fits(query: Tensor, dropout_p: float) -> bool:
+    """Whether torch's kernel for sequences laid end to end takes these queries: CUDA, half precision, no dropout."""
+    return (
+        varlen_attn is not None
+        and query.is_cuda
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and dropout_p == 0
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 256
+        and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    )
+
+
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
+    """Attention within each of the sequences that stand one after the other in [T, H, D]."""
+    ends = torch.tensor([0, *lengths], device=query.device).cumsum(0, dtype=torch.int32)  # [S + 1]
+    longest = max(lengths)
+    return varlen_attn(query, key, value, ends, ends, longest, longest)
