@@ -276,12 +276,15 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", choices=[*ROWS, []], help=f"which rows; default all: {', '.join(ROWS)}")
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"which rows; default all: {', '.join(ROWS)}")
     parser.add_argument("-n", "--repeats", type=int, default=7, help="how often each side runs (default 7)")
     parser.add_argument("-o", "--output", type=Path, default=Path("outputs/benchmark.json"), help="the JSON file")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak-of-side", type=int, choices=[0, 1], help=argparse.SUPPRESS)
     args = parser.parse_args()
+    unknown = [name for name in args.rows if name not in ROWS]
+    if unknown:
+        parser.error(f"there is no row {unknown[0]!r}: choose from {', '.join(ROWS)}")
     if args.repeats < 1:
         parser.error(f"--repeats {args.repeats}: at least 1")
     transformers.logging.set_verbosity_error()

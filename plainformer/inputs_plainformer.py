@@ -25,12 +25,17 @@ def read_shape(
     """(B, L) and device of a batch given as ids [B, L] or as embeddings [B, L, E].
 
     Raises:
+        TypeError: what was given is not a tensor.
         ValueError: both are given or neither, or the shape is another one, or there is not one place for a token.
     """
     if (input_ids is None) == (inputs_embeds is None):
         given = "neither" if input_ids is None else "both"
         raise ValueError(f"Give either input_ids or inputs_embeds: {given} was given.")
     name, tensor = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    if not isinstance(tensor, Tensor):
+        raise TypeError(
+            f"{name} is a {type(tensor).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer."
+        )
     expected = "[batch, length]" if inputs_embeds is None else f"[batch, length, {hidden_size}]"
     fits = tensor.dim() == 2 if inputs_embeds is None else tensor.dim() == 3 and tensor.shape[2] == hidden_size
     if not fits:

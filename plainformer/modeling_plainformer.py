@@ -323,21 +323,10 @@ class PlainformerModel(PlainformerPreTrainedModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
 
-        shape, device = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
-        real, allowed = read_mask(attention_mask, *shape, self.config.num_attention_heads)
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
-        sequence_ids, packed = read_sequences(position_ids, real, packing, shape)
-        limit = getattr(self.embeddings.position_embeddings, "num_embeddings", None)  # only a table has a size
-        position_ids = read_positions(position_ids, real, sequence_ids, shape, device, limit)
-        token_type_ids = read_token_types(token_type_ids, real, shape, device, self.config.type_vocab_size)
-        layout = make_layout(real, sequence_ids, allowed, packed, self.config.unpad_inputs and not output_attentions)
-        if inputs_embeds is not None:
-            inputs_embeds = layout.gather(inputs_embeds)
-        else:
-            input_ids = layout.gather(input_ids)
-            check_ids("input_ids", input_ids, "vocab_size", self.embeddings.word_embeddings.num_embeddings)
-        hidden_states = self.embeddings(
-            input_ids, inputs_embeds, layout.gather(position_ids), layout.gather(token_type_ids)
+        unpad = self.config.unpad_inputs and not output_attentions
+        hidden_states, layout = self._embed(
+            input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, packing, unpad
         )
 
         all_hidden_states: list[Tensor] = []
@@ -360,6 +349,32 @@ class PlainformerModel(PlainformerPreTrainedModel):
             attentions=tuple(all_attentions) if output_attentions else None,
             layout=layout if return_layout else None,
         )
+
+    def _embed(
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        packing: dict[str, Tensor | None],
+        unpad: bool,
+    ) -> tuple[Tensor, Layout]:
+        """Read a batch as `forward` takes it, decide how it lies, and embed its tokens: [*, E]."""
+        shape, device = read_shape(input_ids, inputs_embeds, self.config.hidden_size)
+        real, allowed = read_mask(attention_mask, *shape, self.config.num_attention_heads)
+        sequence_ids, packed = read_sequences(position_ids, real, packing, shape)
+        limit = getattr(self.embeddings.position_embeddings, "num_embeddings", None)  # only a table has a size
+        position_ids = read_positions(position_ids, real, sequence_ids, shape, device, limit)
+        token_type_ids = read_token_types(token_type_ids, real, shape, device, self.config.type_vocab_size)
+        layout = make_layout(real, sequence_ids, allowed, packed, unpad)
+        if inputs_embeds is not None:
+            inputs_embeds = layout.gather(inputs_embeds)
+        else:
+            input_ids = layout.gather(input_ids).long()
+            check_ids("input_ids", input_ids, "vocab_size", self.embeddings.word_embeddings.num_embeddings)
+        position_ids, token_type_ids = layout.gather(position_ids), layout.gather(token_type_ids)
+        return self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids), layout
 
 
 class PlainformerPooler(nn.Module):

@@ -73,6 +73,8 @@ ALL_FIELDS = {
     "embedding_norm": False,
     "scale_embedding": True,
     "classifier_pooling": "mean",
+    "unpad_inputs": False,
+    "sparse_prediction": False,
     "vocab_size": 51,
 }
 
@@ -815,8 +817,8 @@ def test_the_kernel_of_a_remote_copy_can_be_switched(variant, first):
     """The configuration says so, and another function ran."""
     result = first[f"kernel {variant}"]
     kernel, before, _, calls = result["first"]
-    assert (kernel, before, calls) == ("sdpa", 0, 2)
-    assert result["then"] == [["eager", 0], ["sdpa", 2], ["eager", 0]]
+    assert (kernel, before, calls) == ("sdpa", 0, 4)  # two layers, and rows of two lengths in the batch
+    assert result["then"] == [["eager", 0], ["sdpa", 4], ["eager", 0]]
     assert "no_such_kernel" in result["refused"] and "'sdpa'" in result["refused"]
     assert result["kept"] == "eager"
 
