@@ -4,15 +4,11 @@ Shapes: B batch, T real tokens, L length, H heads, D head size.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-try:  # torch 2.10 and newer
-    from torch.nn.attention.varlen import varlen_attn
-except ImportError:
-    varlen_attn = None
 
 # (query, key, value, mask, nobody, dropout_p) -> (context, weights or None)
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
@@ -54,16 +50,26 @@ def sdpa_attention(
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa_attention, "eager": eager_attention}
 
 
+@cache
+def load_varlen_attn() -> Callable[..., Tensor] | None:
+    """torch's kernel for sequences laid end to end, from torch 2.10 on. Imported on first use: it costs 0.1 s."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    return varlen_attn
+
+
 def varlen_fits(query: Tensor, dropout_p: float) -> bool:
     """Whether torch's kernel for sequences laid end to end takes these queries: CUDA, half precision, no dropout."""
     return (
-        varlen_attn is not None
-        and query.is_cuda
+        query.is_cuda
         and query.dtype in (torch.float16, torch.bfloat16)
         and dropout_p == 0
         and query.shape[-1] % 8 == 0
         and query.shape[-1] <= 256
         and torch.cuda.get_device_capability(query.device) >= (8, 0)
+        and load_varlen_attn() is not None
     )
 
 
@@ -71,4 +77,4 @@ def varlen_attention(query: Tensor, key: Tensor, value: Tensor, lengths: list[in
     """Attention within each of the sequences that stand one after the other in [T, H, D]."""
     ends = torch.tensor([0, *lengths], device=query.device).cumsum(0, dtype=torch.int32)  # [S + 1]
     longest = max(lengths)
-    return varlen_attn(query, key, value, ends, ends, longest, longest)
+    return load_varlen_attn()(query, key, value, ends, ends, longest, longest)

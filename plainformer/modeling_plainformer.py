@@ -371,8 +371,9 @@ class PlainformerModel(PlainformerPreTrainedModel):
         if inputs_embeds is not None:
             inputs_embeds = layout.gather(inputs_embeds)
         else:
-            input_ids = layout.gather(input_ids).long()
+            input_ids = layout.gather(input_ids)
             check_ids("input_ids", input_ids, "vocab_size", self.embeddings.word_embeddings.num_embeddings)
+            input_ids = input_ids.long()  # an embedding takes no bytes or shorts
         position_ids, token_type_ids = layout.gather(position_ids), layout.gather(token_type_ids)
         return self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids), layout
 
