@@ -11,9 +11,11 @@ import json
 import os
 import pickle
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
@@ -214,6 +216,7 @@ def to_bert(
     _check_expressible(model.config, pooled=hasattr(model, "pooler"))
     if os.path.isfile(folder):
         raise NotADirectoryError(f"folder={os.fspath(folder)!r} is a file: give a folder to write the checkpoint to.")
+    _check_tokenizer(tokenizer)
     weights = _bert_weights(model)
     bert = _build_bert(bert_class, _bert_config(model), weights)
     bert.save_pretrained(folder, state_dict=weights)
@@ -239,6 +242,7 @@ def bert_name(name: str) -> str | None:
 
 def _check_model_class(model_class: Any) -> None:
     model_type = getattr(getattr(model_class, "config_class", None), "model_type", None)
+    model_type = model_type if isinstance(model_class, type) else None
     if model_type != PlainformerConfig.model_type or model_class is PlainformerPreTrainedModel:
         raise TypeError(
             f"model_class={model_class!r} is not a Plainformer model class: give PlainformerModel, "
@@ -263,11 +267,19 @@ def _read_config(source: str | os.PathLike, hub: dict[str, Any]) -> PretrainedCo
 
     if os.path.isfile(source):
         raise ValueError(f"source={os.fspath(source)!r} is a file: give the folder that holds config.json and weights.")
-    raw, _ = PretrainedConfig.get_config_dict(source, **hub)
+    name = os.fspath(source)
+    is_no_hub_id = isinstance(source, os.PathLike) or os.path.isabs(name) or name[:1] in ".~" or name.count("/") > 1
+    if is_no_hub_id and not os.path.isdir(source):
+        raise FileNotFoundError(f"source={name!r}: there is no such folder (now in {os.getcwd()!r}).")
+    try:
+        raw = dict(PretrainedConfig.get_config_dict(source, **hub)[0])
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The config.json of {source!s} holds no configuration, but another JSON value.") from error
     if not raw:
         raise OSError(f"{source!s} holds no config.json{_inside(hub)}: check the folder and subfolder.")
     model_type = raw.get("model_type")
     if model_type != "bert":
+        model_type = model_type if model_type is None else str(model_type)
         remedies = {
             None: "If it is a BERT (the oldest files do not say), add that line to it.",
             PlainformerConfig.model_type: "Open it with from_pretrained.",
@@ -336,12 +348,22 @@ def _read_weights(source: str | os.PathLike, hub: dict[str, Any]) -> dict[str, T
         )
     if not path.endswith(".json"):
         return _read_file(path)
-    with open(path, encoding="utf-8") as file:
-        shards = sorted(set(json.load(file)["weight_map"].values()))
     weights: dict[str, Tensor] = {}
-    for shard in shards:
+    for shard in _read_index(path):
         weights |= _read_file(cached_file(source, shard, **hub))
     return weights
+
+
+def _read_index(path: str) -> list[str]:
+    """The names of the shards."""
+    try:
+        shards = sorted(set(json.loads(Path(path).read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is no index of weights ({error!r}): fetch it again.") from error
+    for shard in shards:
+        if Path(shard).name != shard:
+            raise ValueError(f"{path} names the shard {shard!r}, which is not beside it: it is refused.")
+    return shards
 
 
 def _find(source: str | os.PathLike, name: str, hub: dict[str, Any]) -> str | None:
@@ -359,15 +381,33 @@ def _inside(hub: dict[str, Any]) -> str:
 
 
 def _read_file(path: str) -> dict[str, Tensor]:
-    if path.endswith(".safetensors"):
-        return load_file(path)
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        weights = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
+    except (SafetensorError, EOFError, OSError, RuntimeError) as error:
+        raise ValueError(
+            f"{path} cannot be read ({error}): it is damaged, or the placeholder of a file that git-lfs has yet to "
+            "fetch. Fetch it again."
+        ) from error
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} is not a plain pickle of tensors, so it was refused and nothing in it was run: a pickle can hold "
             "calls. Take the safetensors file of this model, or convert it where you trust its author."
         ) from error
+    _check_weights(path, weights)
+    return weights
+
+
+def _check_weights(path: str, weights: Any) -> None:
+    if not isinstance(weights, dict):
+        raise ValueError(f"{path} holds a {type(weights).__name__}, not named tensors: it is no checkpoint.")
+    for name, tensor in weights.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise ValueError(f"{path} holds {name!r}: {type(tensor).__name__}, where named dense tensors are expected.")
+        if not tensor.is_floating_point() and tensor.dtype != torch.int64:  # counters are int64, weights never
+            raise ValueError(
+                f"{name!r} in {path} is {tensor.dtype}: its numbers are no weights as they stand (quantised, perhaps). "
+                "Take the floating point checkpoint of this model."
+            )
 
 
 def _modern_names(weights: dict[str, Tensor], source: str | os.PathLike) -> dict[str, Tensor]:
@@ -476,6 +516,15 @@ def _check_expressible(config: PlainformerConfig, pooled: bool) -> None:
         )
 
 
+def _check_tokenizer(tokenizer: Any) -> None:
+    """Before anything is written."""
+    if tokenizer is not None and not hasattr(tokenizer, "save_pretrained"):
+        raise TypeError(
+            f"tokenizer={tokenizer!r} is a {type(tokenizer).__name__}, not a tokenizer: pass "
+            "AutoTokenizer.from_pretrained(folder)."
+        )
+
+
 def _bert_weights(model: PreTrainedModel) -> dict[str, Tensor]:
     """The model's tensors under BERT's names. Tied ones share memory, by which `save_pretrained` knows them."""
     is_base = _counterpart(model) == "BertModel"
@@ -520,5 +569,5 @@ def _build_bert(bert_class: str, config: PretrainedConfig, weights: dict[str, Te
 
 def _save_tokenizer(tokenizer: "PreTrainedTokenizerBase", folder: str | os.PathLike, max_length: int) -> None:
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_max_length = min(tokenizer.model_max_length, max_length)
+    tokenizer.model_max_length = min(tokenizer.model_max_length or max_length, max_length)
     tokenizer.save_pretrained(folder)

@@ -3,7 +3,7 @@
 import difflib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ logger = logging.get_logger(__name__)
 
 POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "none")
 CLASSIFIER_POOLINGS = ("cls", "mean")
+ACTIVATIONS = sorted(set(ACT2FN) - {"prelu", "xielu"})  # without those that have weights of their own
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
 
 # What `config.json` tells the Auto classes of a reader who has no plainformer installed. Every checkpoint lists them
@@ -147,6 +148,11 @@ class PlainformerConfig(PretrainedConfig):
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary (vocab_size={self.vocab_size}): "
                 "give the id of your tokenizer's padding token, or None."
             )
+        for field in ("is_decoder", "add_cross_attention", "pruned_heads"):
+            if getattr(self, field, False):
+                raise ValueError(
+                    f"{field}={getattr(self, field)!r} is not possible: Plainformer is an encoder. Leave it out."
+                )
         if self.problem_type == "single_label_classification" and self.num_labels == 1:
             raise ValueError(
                 "problem_type='single_label_classification' with num_labels=1 leaves nothing to choose: use "
@@ -156,6 +162,11 @@ class PlainformerConfig(PretrainedConfig):
     def validate(self) -> None:
         """What transformers 5 calls before it saves. Its own rule, that attention weights need eager, is not ours."""
         self.check()
+
+    @property
+    def position_limit(self) -> int | None:
+        """The longest text, in tokens; None where positions have no table and so no limit."""
+        return self.max_position_embeddings if self.position_embedding_type == "learned" else None
 
     @property
     def output_attentions(self) -> bool:
@@ -192,6 +203,7 @@ class PlainformerConfig(PretrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "PlainformerConfig":
         """As in transformers; another `num_labels` than the dictionary's replaces its label names."""
+        _check_labels(kwargs)
         names, num_labels = config_dict.get("id2label"), kwargs.get("num_labels")
         if names is not None and num_labels is not None and len(names) != num_labels:
             config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
@@ -250,8 +262,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "num_attention_heads": _POSITIVE_INT,
     "intermediate_size": _POSITIVE_INT,
     "hidden_act": (
-        lambda value: isinstance(value, str) and value in ACT2FN,
-        f"one of {', '.join(sorted(ACT2FN))}",
+        lambda value: isinstance(value, str) and value in ACTIVATIONS,
+        f"one of {', '.join(ACTIVATIONS)}",
     ),
     "hidden_dropout_prob": _PROBABILITY,
     "attention_probs_dropout_prob": _PROBABILITY,
@@ -288,8 +300,27 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 def _hint(field: str, value: Any) -> str:
     if field == "position_embedding_type" and value == "absolute":
         return " What BERT calls 'absolute' is 'learned' here."
-    close = difflib.get_close_matches(str(value), ACT2FN, n=1) if field == "hidden_act" else []
-    return f" Did you mean {close[0]!r}?" if close else ""
+    close = difflib.get_close_matches(str(value), ACTIVATIONS, n=1) if field == "hidden_act" else []
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return " It takes plain Python numbers: call .item() on it." if hasattr(value, "item") else ""
+
+
+# What fields of ours are called in torch.nn and in other encoders.
+NAMES_ELSEWHERE = {
+    "norm_first": "pre_norm",
+    "d_model": "hidden_size",
+    "nhead": "num_attention_heads",
+    "num_heads": "num_attention_heads",
+    "num_layers": "num_hidden_layers",
+    "dim_feedforward": "intermediate_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "position_embedding": "position_embedding_type",
+    "position_embeddings": "position_embedding_type",
+    "pooling": "classifier_pooling",
+}
 
 
 def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
@@ -298,22 +329,35 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
         # Other special tokens (`bos_token_id`) resemble `pad_token_id` without being a slip.
         is_meant = name in RULES or name.endswith("_token_id")
         close = [] if is_meant else difflib.get_close_matches(name, RULES, n=1, cutoff=0.85)
-        if close:
+        meant = NAMES_ELSEWHERE.get(name) or next(iter(close), None)
+        if meant is not None:
             logger.warning(
                 f"PlainformerConfig does not know {name!r} and ignores its value {kwargs[name]!r}: "
-                f"did you mean {close[0]!r}?"
+                f"did you mean {meant!r}?"
             )
 
 
 def _check_labels(kwargs: dict[str, Any]) -> None:
-    num_labels, id2label = kwargs.get("num_labels"), kwargs.get("id2label")
-    if num_labels is not None and not _is_int(num_labels, 1):
+    """Label names, however they are given, number the classes from 0; `label2id` alone gives them too."""
+    num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
+    if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")
+    if id2label is None and label2id is not None:
+        _check_label_ids("label2id", label2id, getattr(label2id, "values", list)())
+        id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
+    elif id2label is not None:
+        _check_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
     if num_labels is not None and id2label is not None and len(id2label) != num_labels:
         raise ValueError(
             f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "
             "give one name per label, or leave one of the two out."
         )
+
+
+def _check_label_ids(field: str, names: Any, ids: Iterable[Any]) -> None:
+    if not ids or sorted(map(str, ids)) != sorted(map(str, range(len(ids)))):
+        example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
+        raise ValueError(f"{field}={names!r} is not valid: it must number the labels from 0, as {example}.")
 
 
 def _own_auto_map(auto_map: dict[str, Any]) -> dict[str, Any]:

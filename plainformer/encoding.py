@@ -1,11 +1,13 @@
 """Embed many texts in one call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
+from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
+from transformers.utils import logging
 
 from .configuration_plainformer import CLASSIFIER_POOLINGS
 from .modeling_plainformer import PlainformerPreTrainedModel
@@ -13,13 +15,15 @@ from .modeling_plainformer import PlainformerPreTrainedModel
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+logger = logging.get_logger(__name__)
+
 TEXTS_PER_CHUNK = 4096  # texts that the tokenizer is given at once, so that its progress shows
 
 
 def encode(
     model: PlainformerPreTrainedModel,
     tokenizer: "PreTrainedTokenizerBase",
-    texts: Sequence[str],
+    texts: Iterable[str],
     *,
     pooling: str = "mean",
     normalize: bool = False,
@@ -34,71 +38,102 @@ def encode(
     has one, is not used.
 
     Args:
-        model: a Plainformer model, on the device where it should run. Its training mode is restored.
+        model: a Plainformer model, on the device where it should run. Which of its modules train is restored.
         tokenizer: the one that belongs to it.
-        texts: the texts.
+        texts: the texts, in a list or any other iterable with an order.
         pooling: "mean" over the real tokens, or "cls", the first of them.
         normalize: divide each vector by its length, so that a dot product is a cosine.
-        max_length: tokens at which a text is cut off; by default what tokenizer and model allow.
+        max_length: tokens at which a text is cut off, which a logged warning counts; by default what tokenizer and
+            model allow.
         tokens_per_batch: about how many tokens are computed at once.
         show_progress: show a progress bar.
 
     Returns:
-        float32 vectors on the CPU, [len(texts), E].
+        float32 vectors on the CPU, [len(texts), E]; zeros for a text without a token.
 
     Raises:
-        TypeError: `texts` is a single string, or holds something else than strings.
-        ValueError: an unknown `pooling`, or a number below 1.
+        TypeError: `texts` is a single string, a set or a mapping, or holds something else than strings; `model` is no
+            Plainformer; a number is no integer.
+        ValueError: an unknown `pooling`, a number below 1, or text that is not valid Unicode.
     """
-    _check(texts, pooling, max_length, tokens_per_batch)
+    if not isinstance(model, PlainformerPreTrainedModel):
+        raise TypeError(
+            f"model is a {type(model).__name__}, not a Plainformer model. "
+            "Convert a BERT with plainformer.from_bert(...)."
+        )
+    texts = _read_texts(texts)
+    _check_options(pooling, max_length, tokens_per_batch)
     encoder = model.base_model
     max_length = _longest_allowed(encoder, tokenizer, max_length)
     ids = _tokenize(tokenizer, texts, max_length, show_progress)
-    vectors = torch.empty(len(texts), encoder.config.hidden_size)
-    was_training = model.training
+    vectors = torch.zeros(len(texts), encoder.config.hidden_size, dtype=torch.float32)
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         with torch.inference_mode(), tqdm(total=len(texts), desc="encoding", disable=not show_progress) as progress:
             for chosen in _batches([len(one) for one in ids], tokens_per_batch):
-                batch = tokenizer.pad({"input_ids": [ids[i] for i in chosen]}, return_tensors="pt").to(model.device)
+                rows = {"input_ids": [ids[i] for i in chosen]}
+                batch = tokenizer.pad(rows, return_attention_mask=True, return_tensors="pt").to(model.device)
                 encoded = encoder(**batch, return_layout=True, return_dict=True)
                 vectors[chosen] = encoded.layout.pool(encoded.last_hidden_state, pooling).float().cpu()
                 progress.update(len(chosen))
     finally:
-        model.train(was_training)
+        for module in training:
+            module.training = True
     return torch.nn.functional.normalize(vectors, dim=-1) if normalize else vectors
 
 
-def _check(texts: Sequence[str], pooling: str, max_length: int | None, tokens_per_batch: int) -> None:
+def _read_texts(texts: Iterable[str]) -> list[str]:
     if isinstance(texts, str):
         raise TypeError("texts is a single string: put it into a list, [text].")
+    if isinstance(texts, (Mapping, Set)) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts is a {type(texts).__name__}: give a list of strings, the order of which is kept.")
+    texts = list(texts)
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}] is {text!r}, a {type(text).__name__}: every text must be a string.")
+        try:
+            text.isascii() or text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"texts[{index}] holds half of a surrogate pair at character {error.start}, which is no valid Unicode: "
+                "read it with its right encoding, or drop it with text.encode('utf-8', 'ignore').decode()."
+            ) from error
+    return texts
+
+
+def _check_options(pooling: str, max_length: int | None, tokens_per_batch: int) -> None:
     if pooling not in CLASSIFIER_POOLINGS:
         raise ValueError(f"pooling={pooling!r} is not one of {', '.join(map(repr, CLASSIFIER_POOLINGS))}.")
     for name, value in (("max_length", max_length), ("tokens_per_batch", tokens_per_batch)):
+        if value is not None and type(value) is not int:
+            raise TypeError(f"{name}={value!r} is a {type(value).__name__}: pass an integer.")
         if value is not None and value < 1:
             raise ValueError(f"{name}={value!r} must be at least 1.")
 
 
 def _longest_allowed(
     encoder: PlainformerPreTrainedModel, tokenizer: "PreTrainedTokenizerBase", max_length: int | None
-) -> int:
-    limits = [tokenizer.model_max_length, max_length]
-    if encoder.config.position_embedding_type == "learned":
-        limits.append(encoder.config.max_position_embeddings)
-    return min(limit for limit in limits if limit is not None)
+) -> int | None:
+    """Tokens at which a text has to be cut off; None where nothing sets a limit."""
+    limits = (tokenizer.model_max_length, max_length, encoder.config.position_limit)
+    longest = min((limit for limit in limits if limit is not None), default=VERY_LARGE_INTEGER)
+    return None if longest >= VERY_LARGE_INTEGER else longest  # the tokenizer's own word for no limit
 
 
 def _tokenize(
-    tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], max_length: int, show_progress: bool
+    tokenizer: "PreTrainedTokenizerBase", texts: list[str], max_length: int | None, show_progress: bool
 ) -> list[list[int]]:
     ids: list[list[int]] = []
+    cut_off = 0
     chunks = range(0, len(texts), TEXTS_PER_CHUNK)
     for start in tqdm(chunks, desc="tokenizing", disable=not show_progress or len(chunks) < 2):
-        chunk = list(texts[start : start + TEXTS_PER_CHUNK])
-        ids += tokenizer(chunk, truncation=True, max_length=max_length)["input_ids"]
+        chunk = texts[start : start + TEXTS_PER_CHUNK]
+        encoded = tokenizer(chunk, truncation=max_length is not None, max_length=max_length)
+        ids += encoded["input_ids"]
+        cut_off += sum(bool(one.overflowing) for one in encoded.encodings or [])  # only fast tokenizers tell
+    if cut_off:
+        logger.warning(f"{cut_off} of {len(texts)} texts were cut off at max_length={max_length} tokens.")
     return ids
 
 
@@ -106,7 +141,8 @@ def _batches(lengths: list[int], tokens_per_batch: int) -> Iterator[list[int]]:
     """Indices of the texts, longest first: if the memory does not suffice, that shows at once."""
     batch: list[int] = []
     tokens = 0
-    for index in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+    with_tokens = [index for index, length in enumerate(lengths) if length]
+    for index in sorted(with_tokens, key=lengths.__getitem__, reverse=True):
         if batch and tokens + lengths[index] > tokens_per_batch:
             yield batch
             batch, tokens = [], 0

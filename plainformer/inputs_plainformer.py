@@ -32,10 +32,7 @@ def read_shape(
         given = "neither" if input_ids is None else "both"
         raise ValueError(f"Give either input_ids or inputs_embeds: {given} was given.")
     name, tensor = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
-    if not isinstance(tensor, Tensor):
-        raise TypeError(
-            f"{name} is a {type(tensor).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer."
-        )
+    refuse_other_than_tensors(**{name: tensor})
     expected = "[batch, length]" if inputs_embeds is None else f"[batch, length, {hidden_size}]"
     fits = tensor.dim() == 2 if inputs_embeds is None else tensor.dim() == 3 and tensor.shape[2] == hidden_size
     if not fits:
@@ -48,6 +45,16 @@ def read_shape(
     return (tensor.shape[0], tensor.shape[1]), tensor.device
 
 
+def refuse_other_than_tensors(**named: Any) -> None:
+    """Raise a TypeError for a list or an array; None is an argument that was not given."""
+    for name, value in named.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer, or "
+                f"torch.as_tensor({name})."
+            )
+
+
 def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
     """Raise a ValueError unless `tensor` has one of `shapes`."""
     if tuple(tensor.shape) not in shapes:
@@ -55,18 +62,24 @@ def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> Non
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {allowed}.")
 
 
-def check_ids(name: str, ids: Tensor, field: str, size: int | None) -> None:
-    """Raise a ValueError unless all ids are integers from 0 to size - 1; `field` sets the size, None is no limit."""
+def read_ids(name: str, ids: Tensor, field: str, size: int | None) -> Tensor:
+    """Ids as int64: an embedding takes no bytes or shorts.
+
+    Raises:
+        ValueError: they are no integers from 0 to size - 1; `field` sets the size, None is no limit.
+    """
     if ids.is_floating_point():
         raise ValueError(f"{name} is {ids.dtype}, but ids are integers: pass {name}.long().")
+    ids = ids.long()
     if size is None or not values_are_known(ids) or not ids.numel():
-        return
+        return ids
     low, high = (int(value) for value in ids.aminmax())
     if low < 0 or high >= size:
         raise ValueError(
             f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. Use the tokenizer "
             f"that belongs to this model, or enlarge it (resize_token_embeddings for new tokens)."
         )
+    return ids
 
 
 def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .configuration_plainformer import PlainformerConfig
-from .inputs_plainformer import check_shape, values_are_known
+from .inputs_plainformer import check_shape, refuse_other_than_tensors, values_are_known
 from .padding_plainformer import Layout
 
 UNLABELLED = -100  # the class id that means "no label", as everywhere in Hugging Face
@@ -31,14 +31,17 @@ def sequence_loss(
             values [B, C], or [B] where C = 1, for "regression".
         exists: rows that hold a token, bool [B]; the others count as unlabelled. None: all rows.
     """
-    if config.problem_type is None:
-        config.problem_type = infer_problem_type(config.num_labels, labels)
-    if config.problem_type != "single_label_classification":
-        return value_loss(logits, labels, config.problem_type, exists, num_items_in_batch)
-    labels = _one_per_row("labels", labels, logits)
-    if exists is not None:
-        labels = labels.masked_fill(~exists, UNLABELLED)
-    return class_loss(logits, labels, num_items_in_batch)
+    refuse_other_than_tensors(labels=labels)
+    problem_type = config.problem_type or infer_problem_type(config.num_labels, labels)
+    if problem_type != "single_label_classification":
+        loss = value_loss(logits, labels, problem_type, exists, num_items_in_batch)
+    else:
+        labels = _one_per_row("labels", labels, logits)
+        if exists is not None:
+            labels = labels.masked_fill(~exists, UNLABELLED)
+        loss = class_loss(logits, labels, num_items_in_batch)
+    config.problem_type = problem_type  # only now: labels that were refused decide nothing
+    return loss
 
 
 def infer_problem_type(num_labels: int, labels: Tensor) -> str:
@@ -91,8 +94,10 @@ def choice_loss(logits: Tensor, labels: Tensor, exists: Tensor | None, num_items
 
 def real_labels(labels: Tensor, layout: Layout) -> Tensor:
     """Labels [B, L] as the layout's computed values lie, [*]; whatever stands at padding is unlabelled."""
+    labels = _class_ids("labels", labels)
+    check_shape("labels", labels, [tuple(layout.shape)])
     if layout.real is not None:
-        check_shape("labels", labels, [tuple(layout.real.shape)])
+        labels = labels.to(layout.real.device)
     return layout.gather(labels, UNLABELLED)
 
 
@@ -108,9 +113,7 @@ def class_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Count = None)
             f"labels of shape {tuple(labels.shape)} do not go with logits of shape {tuple(logits.shape)}: "
             "there must be one class id for each of them."
         )
-    if labels.is_floating_point():
-        raise ValueError(f"labels are {labels.dtype}, but class ids are integers: pass labels.long().")
-    labels = labels.reshape(-1).to(device=logits.device, dtype=torch.long)  # [N]
+    labels = labels.reshape(-1).to(logits.device)  # [N]
     _check_class_ids(labels, logits.shape[-1])
     logits = logits.flatten(0, -2).float()  # [N, C]
     summed = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="sum")
@@ -144,13 +147,22 @@ def value_loss(
 
 
 def _one_per_row(name: str, labels: Tensor, logits: Tensor) -> Tensor:
-    """Labels as [B], for logits [B, ...]; padding must not let a wrong shape be spread over the batch."""
+    """Class ids as [B], for logits [B, ...]; padding must not let a wrong shape be spread over the batch."""
+    labels = _class_ids(name, labels)
     if labels.numel() != len(logits):
         raise ValueError(
             f"{name} of shape {tuple(labels.shape)} do not go with logits of shape {tuple(logits.shape)}: "
             f"there must be one for each of the {len(logits)} rows."
         )
     return labels.reshape(-1).to(logits.device)
+
+
+def _class_ids(name: str, labels: Tensor) -> Tensor:
+    """Class ids as int64, which holds the -100 that bytes and booleans do not."""
+    refuse_other_than_tensors(**{name: labels})
+    if labels.is_floating_point():
+        raise ValueError(f"{name} are {labels.dtype}, but class ids are integers: pass {name}.long().")
+    return labels.long()
 
 
 def _mean(summed: Tensor, counted: Count, num_items_in_batch: Count) -> Tensor:

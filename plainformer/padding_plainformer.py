@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .inputs_plainformer import check_ids, check_shape, values_are_known
+from .inputs_plainformer import check_shape, read_ids, values_are_known
 from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
 
 # Added to a score, this or less forbids: no score makes up for it. Masks in use hold -1e9, the lowest number or -inf.
@@ -30,6 +30,7 @@ class PaddedLayout:
     """A batch as the padded rectangle [B, L].
 
     Attributes:
+        shape: (B, L).
         real: which places hold a token, bool [B, L]; None when all of them do.
         packed: some row is known to hold several sequences.
         allowed: who may attend to whom: bool, or a bias that is added to the attention scores, [B, 1|H, 1|L, L];
@@ -38,6 +39,7 @@ class PaddedLayout:
         nobody: the queries that may attend to no place, bool [B, 1|H, 1|L, 1]; None when there are none by design.
     """
 
+    shape: tuple[int, int]
     real: Tensor | None
     packed: bool = False
     allowed: Tensor | None = None
@@ -91,7 +93,7 @@ class PaddedLayout:
         if self.real is None:
             return hidden_states[:, 0]
         first = self.real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
-        return hidden_states[torch.arange(len(first), device=first.device), first]
+        return hidden_states[torch.arange(first.shape[0], device=first.device), first]
 
     def rows_with_tokens(self) -> Tensor | None:
         """Which rows hold a token at all, bool [B]; None when all do."""
@@ -113,6 +115,11 @@ class UnpaddedLayout:
     packed: bool
     places: Tensor
     runs: list[tuple[int, int]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, L)."""
+        return tuple(self.real.shape)
 
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
         """[B, L, ...] -> [T, ...]; there is no padding to fill."""
@@ -176,11 +183,17 @@ Layout = PaddedLayout | UnpaddedLayout
 
 
 def make_layout(
-    real: Tensor | None, sequence_ids: Tensor | None, allowed: Tensor | None, packed: bool, unpad: bool
+    shape: tuple[int, int],
+    real: Tensor | None,
+    sequence_ids: Tensor | None,
+    allowed: Tensor | None,
+    packed: bool,
+    unpad: bool,
 ) -> Layout:
     """Decide how a batch lies when it is computed.
 
     Args:
+        shape: (B, L).
         real: places that hold a token, bool [B, L]; None when all do.
         sequence_ids: which sequence of its row a place belongs to, [B, L]; None: a row is one sequence.
         allowed: who attends to whom, as `read_mask` gives it; None where the mask does not say.
@@ -188,7 +201,7 @@ def make_layout(
         unpad: compute on real tokens only, if nothing else speaks against it.
     """
     if real is None and sequence_ids is None and allowed is None:
-        return PaddedLayout(real=None)
+        return PaddedLayout(shape, real=None)
     known = (real if sequence_ids is None else sequence_ids) if allowed is None else None
     if unpad and known is not None and values_are_known(known) and (real is None or bool(real.any())):
         return _unpad(torch.ones_like(sequence_ids, dtype=torch.bool) if real is None else real, sequence_ids, packed)
@@ -200,7 +213,7 @@ def make_layout(
     blocked = ~allowed if allowed.dtype == torch.bool else allowed <= FORBIDDEN
     nobody = blocked.all(dim=-1, keepdim=True)  # [B, 1|H, 1|L, 1]
     allowed = allowed | nobody if allowed.dtype == torch.bool else allowed.masked_fill(nobody, 0)
-    return PaddedLayout(real, packed, allowed, nobody)
+    return PaddedLayout(shape, real, packed, allowed, nobody)
 
 
 def read_mask(
@@ -254,10 +267,10 @@ def read_sequences(
     """
     boundaries, seq_idx = packing.get("cu_seq_lens_q"), packing.get("seq_idx")
     if boundaries is not None or packing.get("cu_seq_lens_k") is not None:
-        ids = _ids_from_boundaries(boundaries, packing.get("cu_seq_lens_k"), shape)
+        ids = _count_changes(_ids_from_boundaries(boundaries, packing.get("cu_seq_lens_k"), shape), real)
     elif seq_idx is not None:
         check_shape("seq_idx", seq_idx, [shape])
-        ids = seq_idx
+        ids = _count_changes(seq_idx, real)
     elif position_ids is not None:
         check_shape("position_ids", position_ids, [shape, (1, shape[1])])
         ids = ids_from_positions(position_ids.expand(shape), real)
@@ -286,15 +299,31 @@ def ids_from_positions(position_ids: Tensor, real: Tensor | None) -> Tensor:
     """
     if real is None:
         real = torch.ones_like(position_ids, dtype=torch.bool)
-    place = torch.arange(position_ids.shape[1], device=position_ids.device).expand_as(position_ids)
-    last_token = place.masked_fill(~real, -1).cummax(dim=1).values  # [B, L], the last real place up to here
-    before = F.pad(last_token[:, :-1], (1, 0), value=-1)  # [B, L], the real place before this one, -1 for none
+    before = _token_before(real)  # [B, L]
     first = position_ids.gather(1, real.to(torch.int8).argmax(dim=1, keepdim=True))  # [B, 1]
     follows = real & (before >= 0)
     step_back = follows & (position_ids == first)
     step_on = position_ids == position_ids.gather(1, before.clamp(min=0)) + 1
     unexplained = (follows & ~step_back & ~step_on).any(dim=1, keepdim=True)  # [B, 1]
     return step_back.cumsum(dim=1).masked_fill(unexplained, 0)
+
+
+def _count_changes(ids: Tensor, real: Tensor | None) -> Tensor:
+    """Number the sequences of each row [B, L]: one starts at every token whose id is not that of the token before.
+
+    A number that comes back later in the row is another sequence, and padding belongs to no sequence of its own.
+    """
+    if real is None:
+        real = torch.ones_like(ids, dtype=torch.bool)
+    before = _token_before(real)  # [B, L]
+    return (real & (before >= 0) & (ids != ids.gather(1, before.clamp(min=0)))).cumsum(dim=1)
+
+
+def _token_before(real: Tensor) -> Tensor:
+    """For each place [B, L] that of the real token before it; -1 for none."""
+    place = torch.arange(real.shape[1], device=real.device).expand_as(real)
+    last_token = place.masked_fill(~real, -1).cummax(dim=1).values  # [B, L], the last real place up to here
+    return F.pad(last_token[:, :-1], (1, 0), value=-1)
 
 
 def read_positions(
@@ -320,9 +349,8 @@ def read_positions(
     if position_ids is None:
         return _counted_positions(real, sequence_ids, shape, device, limit)
     check_shape("position_ids", position_ids, [shape, (1, shape[1])])
-    position_ids = PaddedLayout(real).gather(position_ids.expand(shape))
-    check_ids("position_ids", position_ids, "max_position_embeddings", limit)
-    return position_ids
+    position_ids = PaddedLayout(shape, real).gather(position_ids.expand(shape))
+    return read_ids("position_ids", position_ids, "max_position_embeddings", limit)
 
 
 def _counted_positions(
@@ -357,9 +385,8 @@ def read_token_types(
     if token_type_ids is None or size == 0:
         return torch.zeros(shape, dtype=torch.long, device=device)
     check_shape("token_type_ids", token_type_ids, [shape, (1, shape[1])])
-    token_type_ids = PaddedLayout(real).gather(token_type_ids.expand(shape))
-    check_ids("token_type_ids", token_type_ids, "type_vocab_size", size)
-    return token_type_ids
+    token_type_ids = PaddedLayout(shape, real).gather(token_type_ids.expand(shape))
+    return read_ids("token_type_ids", token_type_ids, "type_vocab_size", size)
 
 
 def refuse_packed(packed: bool) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
+MOST_ENTRIES = 10_000_000  # the trainer asks for memory for all of them at once, and dies when there is none
 # The order gives the ids of a trained vocabulary: [PAD] is 0, as in BERT's and as the config's `pad_token_id` expects.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -99,6 +100,8 @@ def train_tokenizer(
     """
     _check_options(do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
     _check_integer("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
+    if vocab_size > MOST_ENTRIES:
+        raise ValueError(f"vocab_size={vocab_size} is too large: pass {MOST_ENTRIES} or less.")
     _check_integer("min_frequency", min_frequency, 1)
     backend = _build_backend({}, do_lower_case, strip_accents, tokenize_chinese_chars)
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +123,7 @@ def train_tokenizer(
     if len(vocab) < vocab_size:
         logger.warning(
             f"The vocabulary has {len(vocab)} entries, fewer than vocab_size={vocab_size}: the texts hold no more "
-            f"pieces that occur {min_frequency} times (min_frequency). Give the model's config "
+            f"pieces (min_frequency={min_frequency}). Give the model's config "
             f"vocab_size=len(tokenizer), which is {len(vocab)}."
         )
     return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
@@ -205,8 +208,10 @@ def _write_corpus(texts: Iterable[str], path: Path, show_progress: bool) -> set[
             f"texts={texts[:40]!r} is one string, not an iterable of strings: pass [text] for a single text, or "
             "open(path, encoding='utf-8') to read a file line by line."
         )
-    if not isinstance(texts, Iterable):
-        raise TypeError(f"texts is a {type(texts).__name__}, not an iterable: pass a list or a generator of strings.")
+    if isinstance(texts, Mapping) or not isinstance(texts, Iterable):
+        raise TypeError(
+            f"texts is a {type(texts).__name__}, not an iterable of texts: pass a list or a generator of strings."
+        )
     characters: set[str] = set()
     progress = logging.tqdm(texts, desc="Reading texts", unit=" texts", disable=not show_progress)
     with open(path, "wb") as corpus:

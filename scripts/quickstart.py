@@ -65,7 +65,9 @@ def parse_args() -> argparse.Namespace:
     chosen = {"default": argparse.SUPPRESS}
     architecture = parser.add_argument_group("architecture (any of these: random weights instead of MiniLM's)")
     architecture.add_argument("--from_scratch", action="store_true", help="MiniLM's architecture, random weights")
-    architecture.add_argument("--position_embedding_type", choices=["learned", "sinusoidal", "none"], **chosen)
+    architecture.add_argument(
+        "--position_embedding_type", choices=["learned", "sinusoidal", "none"], help="(learned)", **chosen
+    )
     architecture.add_argument("--pre_norm", action="store_true", help="norm before each sub-layer", **chosen)
     for name, size in MINILM_SIZES.items():
         architecture.add_argument(f"--{name}", type=int, help=f"({size})", **chosen)

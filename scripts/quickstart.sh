@@ -11,5 +11,8 @@ set -euo pipefail
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup_env.sh"
 
+for word in "$@"; do # the options can be read before anything is installed
+    case "$word" in -h | --help) exec "$(find_python)" "$root/scripts/quickstart.py" --help ;; esac
+done
 setup_env "$root/.venv" quickstart
 exec "$env_python" "$root/scripts/quickstart.py" "$@"

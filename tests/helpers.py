@@ -155,3 +155,30 @@ def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
 def assert_same(actual, expected, tolerance: float = 1e-5) -> None:
     """Numbers that agree to `tolerance`, relative or absolute."""
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# Every field of ours, at a value that is not its default.
+NON_DEFAULT = {
+    "vocab_size": 51,
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 41,
+    "hidden_act": "relu",
+    "hidden_dropout_prob": 0.25,
+    "attention_probs_dropout_prob": 0.0,
+    "max_position_embeddings": 17,
+    "type_vocab_size": 0,
+    "initializer_range": 0.03,
+    "layer_norm_eps": 1e-5,
+    "pad_token_id": 4,
+    "classifier_dropout": 0.5,
+    "tie_word_embeddings": False,
+    "position_embedding_type": "sinusoidal",
+    "pre_norm": True,
+    "embedding_norm": False,
+    "scale_embedding": True,
+    "classifier_pooling": "mean",
+    "unpad_inputs": False,
+    "sparse_prediction": False,
+}

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import logging
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -412,6 +413,66 @@ def test_folder_without_weights_says_what_was_looked_for(tmp_path):
     bert_config().save_pretrained(tmp_path)
     with pytest.raises(OSError, match="None of model.safetensors, .*pytorch_model.bin.* could be found"):
         from_bert(tmp_path)
+
+
+@pytest.mark.parametrize("source", ["/no/such/folder", "./none", "a/b/c", "~/none", Path("none"), "../none"])
+def test_a_folder_that_is_not_there_is_named(source):
+    with pytest.raises(FileNotFoundError, match="there is no such folder"):
+        from_bert(source)
+
+
+DAMAGED = {  # what stands in the file: the error that names it
+    "model.safetensors": [b"", b"version https://git-lfs.github.com/spec/v1", b"\xff" * 64],
+    "pytorch_model.bin": [b"", b"version https://git-lfs.github.com/spec/v1", b"PK\x03\x04 cut off"],
+    "model.safetensors.index.json": [b"{}", b"[]", b"{", b'{"weight_map": {"a": "../x.safetensors"}}'],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, one) for name, many in DAMAGED.items() for one in many])
+def test_a_damaged_file_is_named(name, content, tmp_path):
+    bert_config().save_pretrained(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / name))):
+        from_bert(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        [torch.ones(2)],
+        {1: torch.ones(2)},
+        {"a": 1.0},
+        {"a": torch.ones(2, dtype=torch.int8)},
+        {"a": torch.eye(2).to_sparse()},
+    ],
+    ids=["list", "integer key", "number", "int8", "sparse"],
+)
+def test_a_file_without_named_weights_is_named(weights, tmp_path):
+    bert_config().save_pretrained(tmp_path)
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=re.escape(str(tmp_path / "pytorch_model.bin"))):
+        from_bert(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[1]", "null", '{"model_type": ["bert"]}'])
+def test_a_configuration_that_is_none_is_named(content, tmp_path):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises((ValueError, OSError), match=re.escape(str(tmp_path))):
+        from_bert(tmp_path)
+
+
+def test_label2id_alone_names_the_labels(tmp_path):
+    save_bert(tmp_path, BertForSequenceClassification)
+    model = from_bert(tmp_path, PlainformerForSequenceClassification, label2id={"no": 0, "so": 1, "yes": 2, "?": 3})
+    assert model.config.num_labels == 4 and model.config.id2label == {0: "no", 1: "so", 2: "yes", 3: "?"}
+    with pytest.raises(ValueError, match="id2label={} is not valid"):
+        from_bert(tmp_path, PlainformerForSequenceClassification, id2label={})
+
+
+def test_a_tokenizer_of_another_kind_is_refused_before_anything_is_written(tmp_path):
+    with pytest.raises(TypeError, match="tokenizer='bert' is a str, not a tokenizer"):
+        to_bert(make_ours(PlainformerModel), tmp_path / "new", "bert")
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):

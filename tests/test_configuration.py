@@ -3,41 +3,19 @@
 import copy
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from helpers import MODELS, make_inputs, short_name, tiny_config
+from helpers import MODELS, NON_DEFAULT, make_inputs, short_name, tiny_config
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel, DistilBertConfig, DistilBertModel
+from transformers.activations import ACT2FN
 
 from plainformer import PlainformerConfig, PlainformerForSequenceClassification, PlainformerModel
+from plainformer.configuration_plainformer import ACTIVATIONS, NAMES_ELSEWHERE, RULES
 
-# Every field with a value that is not its default.
-NON_DEFAULT = {
-    "vocab_size": 51,
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 41,
-    "hidden_act": "relu",
-    "hidden_dropout_prob": 0.25,
-    "attention_probs_dropout_prob": 0.0,
-    "max_position_embeddings": 17,
-    "type_vocab_size": 0,
-    "initializer_range": 0.03,
-    "layer_norm_eps": 1e-5,
-    "pad_token_id": 4,
-    "classifier_dropout": 0.5,
-    "tie_word_embeddings": False,
-    "position_embedding_type": "sinusoidal",
-    "pre_norm": True,
-    "embedding_norm": False,
-    "scale_embedding": True,
-    "classifier_pooling": "mean",
-    "unpad_inputs": False,
-    "sparse_prediction": False,
-}
 # What the fields of transformers look like when they are not at their defaults.
 INHERITED = {
     "id2label": {0: "bad", 1: "so-so", 2: "good"},
@@ -442,6 +420,55 @@ def test_a_mistyped_field_is_told_the_nearest(typo, field, warnings_said):
     tiny_config(**{typo: 7})
     assert len(warnings_said) == 1
     assert repr(typo) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+
+
+@pytest.mark.parametrize(("name", "field"), NAMES_ELSEWHERE.items())
+def test_a_name_from_elsewhere_is_told_ours(name, field, warnings_said):
+    PlainformerConfig(**{name: 7})
+    assert field in RULES
+    assert len(warnings_said) == 1
+    assert repr(name) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+
+
+def test_label2id_alone_names_the_labels(tmp_path):
+    config = PlainformerConfig(label2id={"no": 0, "yes": 1, "?": 2})
+    assert config.num_labels == 3 and config.id2label == {0: "no", 1: "yes", 2: "?"}
+    config.save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).id2label == config.id2label
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"id2label": {}},
+        {"id2label": {1: "x", 7: "y"}},
+        {"id2label": ["a", "b"]},
+        {"id2label": "ab"},
+        {"id2label": {"a": 0}},
+        {"label2id": {"a": 5, "b": 9}},
+        {"label2id": ["a"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("route", ["constructor", "override"])
+def test_label_names_number_the_classes(names, route, tmp_path):
+    PlainformerConfig().save_pretrained(tmp_path)
+    (field, value), *_ = names.items()
+    with pytest.raises(ValueError, match=re.escape(f"{field}={value!r} is not valid: it must number the labels")):
+        PlainformerConfig(**names) if route == "constructor" else PlainformerConfig.from_pretrained(tmp_path, **names)
+
+
+@pytest.mark.parametrize("field", ["is_decoder", "add_cross_attention", "pruned_heads"])
+def test_what_an_encoder_has_not_is_refused(field):
+    value = {0: [1]} if field == "pruned_heads" else True
+    with pytest.raises(ValueError, match=f"{field}=.* is not possible: Plainformer is an encoder"):
+        PlainformerConfig(**{field: value})
+
+
+def test_an_activation_has_no_weights_of_its_own():
+    accepted = {name for name in ACT2FN if name in ACTIVATIONS}
+    with_weights = {name for name in ACT2FN if any(True for _ in getattr(ACT2FN[name], "parameters", list)())}
+    assert with_weights and accepted == set(ACT2FN) - with_weights
 
 
 def test_a_mistyped_override_is_told_the_nearest(saved_folder, warnings_said):

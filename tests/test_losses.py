@@ -243,8 +243,56 @@ def test_label_out_of_range(label, padded):
 def test_float_labels_for_class_ids(head_class):
     inputs = make_inputs(head_class)
     labels = {name: values.float() for name, values in make_labels(head_class, inputs).items()}
-    with pytest.raises(ValueError, match="labels are torch.float32, but class ids are integers"):
+    with pytest.raises(ValueError, match="(labels|start_positions) are torch.float32, but class ids are integers"):
         make_model(head_class, problem_type=SINGLE)(**inputs, **labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+def test_class_ids_of_any_integer_type(head_class, dtype, unpad, training):
+    """The -100 that stands for no label has no place in a byte or a boolean."""
+    model = make_model(
+        head_class, problem_type=SINGLE, unpad_inputs=unpad, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+    ).train(training)
+    inputs = make_inputs(head_class)
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[1, ..., 5:] = 0
+    mask[2] = 0
+    labels = {name: values.clamp(max=1) for name, values in make_labels(head_class, inputs).items()}
+    expected = model(**inputs, attention_mask=mask, **labels).loss
+    converted = {name: values.to(dtype) for name, values in labels.items()}
+    assert torch.equal(model(**inputs, attention_mask=mask, **converted).loss, expected)
+
+
+@pytest.mark.parametrize("token_class", [PlainformerForMaskedLM, PlainformerForTokenClassification], ids=short_name)
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+@pytest.mark.parametrize("padded", [True, False], ids=["padded", "full"])
+def test_transposed_labels_are_refused(token_class, training, padded):
+    model = make_model(token_class).train(training)
+    inputs = make_inputs(token_class)
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[0, -1] = 0 if padded else 1
+    with pytest.raises(ValueError, match=r"labels has shape \(8, 4\), but this batch takes \(4, 8\)"):
+        model(**inputs, attention_mask=mask, labels=make_labels(token_class, inputs)["labels"].T)
+
+
+def test_labels_that_are_no_tensor(head_class):
+    inputs = make_inputs(head_class)
+    labels = {name: values.tolist() for name, values in make_labels(head_class, inputs).items()}
+    with pytest.raises(TypeError, match="(labels|start_positions) is a list, not a tensor"):
+        make_model(head_class, problem_type=SINGLE)(**inputs, **labels)
+
+
+def test_refused_labels_decide_no_problem_type():
+    model = make_model(PlainformerForSequenceClassification)
+    inputs = make_inputs(PlainformerForSequenceClassification, batch_size=2)
+    several = torch.tensor([[0, 1, 1], [1, 0, 0]])
+    with pytest.raises(ValueError, match="do not go with logits"):
+        model(**inputs, labels=several)
+    assert model.config.problem_type is None
+    assert model(**inputs, labels=several.float()).loss.isfinite()
+    assert model.config.problem_type == "multi_label_classification"
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])

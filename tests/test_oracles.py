@@ -272,7 +272,7 @@ def test_attention_by_hand(kernel, kind):
         return attention.o_proj(torch.cat((context[:, 0], context[:, 1]), dim=-1))
 
     real, allowed = read_mask(mask, 2, 5, 2)
-    layout = make_layout(real, None, allowed, packed=False, unpad=False)
+    layout = make_layout((2, 5), real, None, allowed, packed=False, unpad=False)
     assert_same(run(lambda: attention(hidden_states, layout)[0]), run(by_hand))
 
 

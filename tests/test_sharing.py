@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import HEADS, MODELS, VARIANTS, make_inputs, make_labels, make_model, short_name, tiny_config
+from helpers import HEADS, MODELS, NON_DEFAULT, VARIANTS, make_inputs, make_labels, make_model, short_name, tiny_config
 
 import plainformer
 from plainformer import PlainformerConfig, PlainformerForSequenceClassification
@@ -52,31 +52,6 @@ TRAINED = [("learned-post", short_name(head)) for head in HEADS]
 TRAINED += [(variant, "SequenceClassification") for variant in VARIANTS if variant != "learned-post"]
 RESAVED = [f"{variant}-{model}" for variant, model in SOME_CASES] + [f"hub-{model}" for model in FROM_HUB]
 FINE_TUNED = [f"{variant}-{model}" for variant, model in TRAINED] + ["hub-MaskedLM"]
-# A configuration with nothing at its default, except for sizes that every test needs.
-ALL_FIELDS = {
-    "hidden_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 41,
-    "hidden_act": "relu",
-    "hidden_dropout_prob": 0.25,
-    "attention_probs_dropout_prob": 0.0,
-    "max_position_embeddings": 17,
-    "type_vocab_size": 0,
-    "initializer_range": 0.03,
-    "layer_norm_eps": 1e-5,
-    "pad_token_id": 4,
-    "classifier_dropout": 0.5,
-    "tie_word_embeddings": False,
-    "position_embedding_type": "sinusoidal",
-    "pre_norm": True,
-    "embedding_norm": False,
-    "scale_embedding": True,
-    "classifier_pooling": "mean",
-    "unpad_inputs": False,
-    "sparse_prediction": False,
-    "vocab_size": 51,
-}
 
 # Processes.
 
@@ -126,6 +101,7 @@ class Process:
 
     def run(self) -> "Process":
         helpers = (digest, read, describe, load, load_all, build, attempt, save_again, switch_kernel)
+        helpers += (make_trainer, losses_and_tensors)
         jobs = (train, resume, open_folder, same_leaf_names, load_edited, read_config, untie, save_subclasses, reimport)
         script, output = self.folder / "script.py", self.folder / "results.json"
         (self.folder / "jobs.json").write_text(json.dumps(self.jobs))
@@ -266,12 +242,11 @@ def switch_kernel(folder, auto, trust=True):
     return {"first": seen[0], "then": seen[1:], "refused": refused, "kept": model.config._attn_implementation}
 
 
-def train(folder, auto, rows, output):
-    """Six steps of `Trainer` with its default arguments, a checkpoint every three."""
+def make_trainer(model, rows, output):
+    """Six steps with `Trainer`'s default arguments, a checkpoint every three."""
     import torch
     from transformers import Trainer, TrainingArguments
 
-    model = load(folder, auto)
     arguments = TrainingArguments(
         output_dir=output,
         max_steps=6,
@@ -284,36 +259,27 @@ def train(folder, auto, rows, output):
         disable_tqdm=True,
     )
     data = [{name: torch.tensor(value) for name, value in row.items()} for row in rows]
-    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    return Trainer(model=model, args=arguments, train_dataset=data)
+
+
+def losses_and_tensors(trainer):
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return {"losses": losses, **describe(trainer.model)}
+
+
+def train(folder, auto, rows, output):
+    trainer = make_trainer(load(folder, auto), rows, output)
     trainer.train()
     trainer.save_model(output + "/final")
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, **describe(model)}
+    return losses_and_tensors(trainer)
 
 
 def resume(checkpoint, auto, rows, output):
     """Go on from a checkpoint, with nothing but what it holds."""
-    import torch
-    from transformers import Trainer, TrainingArguments
-
-    model = load(checkpoint, auto)
-    arguments = TrainingArguments(
-        output_dir=output,
-        max_steps=6,
-        save_steps=3,
-        logging_steps=1,
-        per_device_train_batch_size=2,
-        learning_rate=1e-2,
-        report_to=[],
-        use_cpu=True,
-        disable_tqdm=True,
-    )
-    data = [{name: torch.tensor(value) for name, value in row.items()} for row in rows]
-    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    trainer = make_trainer(load(checkpoint, auto), rows, output)
     trainer.train(resume_from_checkpoint=checkpoint)
-    model.save_pretrained(output + "/final")
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    return {"losses": losses, **describe(model)}
+    trainer.model.save_pretrained(output + "/final")
+    return losses_and_tensors(trainer)
 
 
 def open_folder(folder, auto, cwd=None):
@@ -501,7 +467,7 @@ def copies(root, originals) -> dict:
     copies["edited"] = root / "copies" / "edited"
     shutil.copytree(originals["learned-post", "SequenceClassification"], copies["edited"])
     copies["config"] = root / "copies" / "config"
-    PlainformerConfig(**ALL_FIELDS, id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(copies["config"])
+    PlainformerConfig(**NON_DEFAULT, id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(copies["config"])
     hub = root / "first" / "home" / "hub" / "models--someone--model"
     copies["hub"] = hub / "snapshots" / COMMIT
     return copies
@@ -520,7 +486,7 @@ def first(root, originals, copies) -> Process:
         process.add(f"build {variant}", build, folder=folder, autos=[*AUTO_CLASSES.values()])
         process.add(f"untie {variant}", untie, folder=str(originals[variant, "MaskedLM"]))
         process.add(f"kernel {variant}", switch_kernel, folder=folder, auto="AutoModelForMaskedLM")
-    process.add("config", read_config, folder=str(copies["config"]), names=[*ALL_FIELDS, "num_labels"])
+    process.add("config", read_config, folder=str(copies["config"]), names=[*NON_DEFAULT, "num_labels"])
     for name in NAMES:
         process.add(f"open {name}", open_folder, folder=str(copies[name]), auto=AUTO_CLASSES["SequenceClassification"])
     leaf = {"first": str(copies["a/model"]), "second": str(copies["b/model"])}
@@ -700,8 +666,8 @@ def test_a_configuration_made_here_needs_no_trust(variant):
 def test_a_stranger_reads_every_field(first):
     result = first["config"]
     assert result["class"] == "PlainformerConfig"
-    assert result["values"] == {**ALL_FIELDS, "num_labels": 3}
-    assert set(ALL_FIELDS) == set(PlainformerConfig.__init__.__annotations__) - {"kwargs", "return"}
+    assert result["values"] == {**NON_DEFAULT, "num_labels": 3}
+    assert set(NON_DEFAULT) == set(PlainformerConfig.__init__.__annotations__) - {"kwargs", "return"}
 
 
 # What lies in a folder.

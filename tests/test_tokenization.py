@@ -364,11 +364,12 @@ def test_a_smaller_vocabulary_than_asked_is_announced(caplog):
     "texts, error, message",
     [
         ("one text", TypeError, r"texts='one text' is one string.*pass \[text\]"),
-        (5, TypeError, r"texts is a int, not an iterable: pass a list or a generator"),
+        (5, TypeError, r"texts is a int, not an iterable of texts: pass a list or a generator"),
         (["good", None], TypeError, r"texts\[1\] is a NoneType \('None'\), not a string.*leave out missing values"),
         ([{"text": "row"}], TypeError, r"texts\[0\] is a dict .*row\['text'\] for row in rows"),
         ([["a", "batch"]], TypeError, r"texts\[0\] is a list"),
         (b"bytes", TypeError, r"texts\[0\] is a int"),
+        ({"text": ["a"]}, TypeError, "texts is a dict, not an iterable of texts"),
         (
             ["good", "bad \ud83d"],
             ValueError,
@@ -387,6 +388,7 @@ def test_bad_texts_are_refused(texts, error, message):
     "options, error, message",
     [
         ({"vocab_size": 5}, ValueError, r"vocab_size=5 is too small: pass 6 or more"),
+        ({"vocab_size": 10**12}, ValueError, r"vocab_size=1000000000000 is too large: pass 10000000 or less"),
         ({"vocab_size": 1e4}, TypeError, r"vocab_size=10000.0 is a float: pass an integer"),
         ({"min_frequency": 0}, ValueError, r"min_frequency=0 is too small: pass 1 or more"),
         ({"model_max_length": 2}, ValueError, r"model_max_length=2 is too small: pass 3 or more"),

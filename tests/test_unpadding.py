@@ -93,7 +93,7 @@ def test_which_route(variant):
     assert sum(count * length for count, length in layout.runs) == padding_mask().sum() == len(layout.places)
     for mask in (None, torch.ones(6, 8)):
         layout = layout_of(model, input_ids=ids, attention_mask=mask)
-        assert layout == PaddedLayout(real=None)  # no mask for the kernel either
+        assert layout == PaddedLayout(layout.shape, real=None)  # no mask for the kernel either
     assert isinstance(
         layout_of(model, input_ids=ids, attention_mask=padding_mask(), output_attentions=True), PaddedLayout
     )
@@ -296,6 +296,85 @@ def test_heads_with_one_answer_per_row_refuse_packed_rows(row_class, unpad):
     for names in WAYS.values():
         with pytest.raises(ValueError, match="one answer per row.*DataCollatorWithPadding"):
             model(batch["input_ids"], **{name: batch[name] for name in names})
+
+
+MASKED_SEQUENCES = {  # (mask, seq_idx, the sequences as places)
+    "starts with padding": ([0, 1, 1, 0, 1, 1], [0, 0, 0, 1, 1, 1], [[1, 2], [4, 5]]),
+    "a number comes back": ([1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0], [[0, 1], [2, 3], [4, 5]]),
+    "padding has a number": ([1, 1, 0, 1, 1, 1], [0, 0, -1, 0, 0, 0], [[0, 1, 3, 4, 5]]),
+    "padding between": ([1, 1, 0, 0, 1, 1], [3, 3, 3, 4, 4, 4], [[0, 1], [4, 5]]),
+}
+
+
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize(("mask", "seq_idx", "sequences"), MASKED_SEQUENCES.values(), ids=MASKED_SEQUENCES)
+def test_sequences_under_a_mask(variant, unpad, mask, seq_idx, sequences):
+    model = make_model(PlainformerModel, unpad_inputs=unpad, **variant)
+    ids = torch.randint(1, 50, (1, 6))
+    states = model(ids, attention_mask=torch.tensor([mask]), seq_idx=torch.tensor([seq_idx]))[0][0]
+    for places in sequences:
+        assert_same(states[places], model(ids[:, places])[0][0])
+    assert not states[torch.tensor(mask) == 0].any()
+    if seq_idx == [0, 0, 0, 1, 1, 1]:
+        bounds = torch.tensor([0, 3, 6], dtype=torch.int32)
+        same = model(ids, attention_mask=torch.tensor([mask]), cu_seq_lens_q=bounds, cu_seq_lens_k=bounds)[0][0]
+        assert torch.equal(same, states)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_ids_of_any_integer_type(model_class, dtype):
+    model = make_model(model_class)
+    inputs = make_inputs(model_class)
+    inputs = {name: ids % 2 for name, ids in inputs.items()}
+    inputs["position_ids"] = (1 - torch.arange(8) % 2).expand_as(inputs["input_ids"])  # 1, 0, 1, ...: one sequence
+    expected = answers(model(**inputs))
+    assert torch.equal(answers(model(**{name: ids.to(dtype) for name, ids in inputs.items()})), expected)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "token_type_ids", "position_ids", "seq_idx"])
+def test_what_is_no_tensor_is_named(model_class, name):
+    inputs = make_inputs(model_class)
+    inputs[name] = torch.ones_like(inputs["input_ids"]).tolist()
+    with pytest.raises(TypeError, match=f"{name} is a list, not a tensor"):
+        make_model(model_class)(**inputs)
+
+
+def test_a_wrapped_embedding_keeps_its_checks():
+    """As LoRA wraps them: the table is there, but does not tell its size."""
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self, base_layer):
+            super().__init__()
+            self.base_layer = base_layer
+
+        def forward(self, ids):
+            return self.base_layer(ids)
+
+    model = make_model(PlainformerModel)
+    ids = torch.randint(1, 50, (1, 6))
+    expected = model(ids)[0]
+    model.embeddings.word_embeddings = Wrapper(model.embeddings.word_embeddings)
+    model.embeddings.position_embeddings = Wrapper(model.embeddings.position_embeddings)
+    assert torch.equal(model(ids)[0], expected)
+    with pytest.raises(ValueError, match="max_position_embeddings=16 is the limit"):
+        model(torch.ones(1, 17, dtype=torch.long))
+    with pytest.raises(ValueError, match="vocab_size=50"):
+        model(ids + 50)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_export_with_a_free_batch(model_class, pooling):
+    model = make_model(model_class, classifier_pooling=pooling)
+    batch, length = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("length", min=2, max=16)
+    inputs = {"input_ids": make_inputs(model_class)["input_ids"]}
+    inputs["attention_mask"] = (torch.arange(8) < 6).long().expand_as(inputs["input_ids"]).clone()
+    places = {0: batch, inputs["input_ids"].dim() - 1: length}
+    exported = torch.export.export(
+        model, (), kwargs=inputs, dynamic_shapes=dict.fromkeys(inputs, places), strict=False
+    ).module()
+    other = {"input_ids": make_inputs(model_class, batch_size=3, length=11)["input_ids"]}
+    other["attention_mask"] = torch.ones_like(other["input_ids"])
+    assert_same(answers(exported(**other)), answers(model(**other)))
 
 
 def test_boundaries_that_do_not_fit_are_refused():
