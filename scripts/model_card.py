@@ -1,0 +1,171 @@
+"""The model card: the README.md of a repository on the Hub, written from what is known about the model.
+
+A card that we wrote carries a checksum of itself. Once somebody changes it, it is theirs and stays as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MARK = "<!-- written by plainformer's push_to_hub.py; once you change this card it is yours and stays: {checksum} -->"
+MARK_PATTERN = re.compile(r"\n<!-- written by plainformer's push_to_hub\.py.*: ([0-9a-f]{16}) -->\n\Z")
+TASKS = {  # of an Auto class: the Hub's name, and what the card says
+    "AutoModel": ("feature-extraction", "an encoder without a head: a vector for every token"),
+    "AutoModelForMaskedLM": ("fill-mask", "a masked language model"),
+    "AutoModelForSequenceClassification": ("text-classification", "a classifier of texts"),
+    "AutoModelForTokenClassification": ("token-classification", "a classifier of tokens"),
+    "AutoModelForQuestionAnswering": ("question-answering", "it finds the answer to a question in a text"),
+    "AutoModelForMultipleChoice": ("multiple-choice", "it picks one of several continuations"),
+}
+METRIC_FILES = ("all_results.json", "eval_results.json", "trainer_state.json", "quickstart.json")
+NOT_METRICS = ("runtime", "per_second", "total_flos", "seconds", "jit_compilation_time", "model_preparation_time")
+
+
+@dataclass
+class Card:
+    """What the user says about the model; the rest is read from the folder."""
+
+    repo_id: str
+    license: str | None = None
+    languages: list[str] = field(default_factory=list)
+    datasets: list[str] = field(default_factory=list)
+
+
+def is_ours(text: str) -> bool:
+    """Whether we wrote this card and nobody has changed it since."""
+    text = text.replace("\r\n", "\n")
+    match = MARK_PATTERN.search(text)
+    return bool(match) and match[1] == checksum(text[: match.start()])
+
+
+def checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_card(card: Card, report: dict, folder: Path) -> str:
+    """The text of the card. `report` is what check_as_stranger.py found."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        language=card.languages or None,
+        license=card.license,
+        library_name="transformers",
+        tags=["plainformer", "custom_code"],
+        datasets=card.datasets or None,
+        pipeline_tag=TASKS[report["auto"]][0],
+    )
+    sections = [
+        f"---\n{data.to_yaml()}\n---",
+        *describe(card, report),
+        "## Load it",
+        *explain_loading(card, report),
+        "## Choices",
+        tabulate(("field", "value"), [(f"`{name}`", f"`{value}`") for name, value in report["choices"].items()]),
+        "## Data",
+        list_data(card),
+        "## Metrics",
+        list_metrics(folder),
+    ]
+    text = "\n\n".join(sections) + "\n"
+    return f"{text}\n{MARK.format(checksum=checksum(text))}\n"
+
+
+def describe(card: Card, report: dict) -> list[str]:
+    """The title, and what the model is."""
+    kind = TASKS[report["auto"]][1]
+    lines = [
+        f"# {card.repo_id.partition('/')[2]}",
+        f"A [Transformer](https://arxiv.org/abs/1706.03762) encoder (`{report['class']}` of plainformer): {kind}. "
+        f"{report['parameters']:,} parameters in {report['dtype']}, {position_text(report['choices'])}, "
+        f"LayerNorm {'before' if report['choices']['pre_norm'] else 'after'} each sub-layer.",
+    ]
+    if report["labels"]:
+        lines.append("Labels: " + ", ".join(f"`{label}`" for label in report["labels"]) + ".")
+    return lines
+
+
+def position_text(choices: dict) -> str:
+    texts = {
+        "learned": f"learned positions (at most {choices['max_position_embeddings']} tokens)",
+        "sinusoidal": "sinusoidal positions",
+        "none": "no position embedding",
+    }
+    return texts[choices["position_embedding_type"]]
+
+
+def explain_loading(card: Card, report: dict) -> list[str]:
+    auto, repo_id = report["auto"], card.repo_id
+    revision = 'revision="<commit hash>"'
+    tokenizer = report["max_length"] is not None
+    pinned = loading_lines(repo_id, auto, revision, tokenizer=tokenizer)
+    installed = f'import plainformer\nfrom transformers import {auto}\n\nmodel = {auto}.from_pretrained("{repo_id}", '
+    installed += "trust_remote_code=False)"
+    return [
+        "With `transformers` and `torch` alone:",
+        f"```python\n{pinned}\n```",
+        "**`trust_remote_code=True` runs the Python files of this repository on your machine.** Read them first, and "
+        f"pin the version that you read: `{revision}`, with the hash of that commit from the history of the files. "
+        "Without it you run whatever the repository holds tomorrow.",
+        "With the package plainformer installed, its own code is used and none of the repository is run:",
+        f"```python\n{installed}\n```",
+    ]
+
+
+def loading_lines(repo_id: str, auto: str, revision: str, *, tokenizer: bool) -> str:
+    """Python that opens the model, and its tokenizer if there is one, at a revision."""
+    names = [auto, "AutoTokenizer"] if tokenizer else [auto]
+    lines = [f"from transformers import {', '.join(names)}", ""]
+    for variable, name in zip(("model", "tokenizer"), names, strict=False):
+        lines.append(f'{variable} = {name}.from_pretrained("{repo_id}", trust_remote_code=True, {revision})')
+    return "\n".join(lines)
+
+
+def list_data(card: Card) -> str:
+    links = [f"[{name}](https://huggingface.co/datasets/{name})" for name in card.datasets]
+    return "Trained on " + ", ".join(links) + "." if links else "Not stated."
+
+
+def list_metrics(folder: Path) -> str:
+    rows = [(name, format_number(value), f"`{file}`") for file, name, value in read_metrics(folder)]
+    return tabulate(("metric", "value", "from"), rows) if rows else "Not stated."
+
+
+def read_metrics(folder: Path) -> list[tuple[str, str, float]]:
+    """File, name and value of every figure that Trainer or the quickstart left in the folder; a name counts once."""
+    found: dict[str, tuple[str, float]] = {}
+    for file in METRIC_FILES:
+        try:
+            values = json.loads((folder / file).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if file == "trainer_state.json":
+            values = last_evaluation(values)
+        for name, value in values.items() if isinstance(values, dict) else ():
+            if is_metric(name, value):
+                found.setdefault(name, (file, value))
+    return [(file, name, value) for name, (file, value) in found.items()]
+
+
+def last_evaluation(state: dict) -> dict:
+    """The last entry of Trainer's log that holds an evaluation."""
+    entries = [entry for entry in state.get("log_history", []) if any(name.startswith("eval_") for name in entry)]
+    return entries[-1] if entries else {}
+
+
+def is_metric(name: str, value: object) -> bool:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return number and not any(part in name for part in NOT_METRICS)
+
+
+def format_number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def tabulate(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [header, ("---",) * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
