@@ -461,9 +461,30 @@ def _bert_class(model_class: type) -> type:
     return getattr(transformers, BERT_CLASSES[model_class.__name__])
 
 
+def checkpoint_config(model_args: ModelArguments) -> dict[str, Any]:
+    """What `config.json` of --model_name_or_path says."""
+    source = model_args.model_name_or_path
+    try:
+        config, _ = transformers.PretrainedConfig.get_config_dict(source, **_hub(model_args))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"--model_name_or_path {source} has no config.json to read: {error}") from error
+    return config
+
+
+def trained_labels(model_args: ModelArguments) -> list[str]:
+    """The class names of --model_name_or_path, in the order of their ids, for a run that does not train."""
+    label2id = checkpoint_config(model_args).get("label2id")
+    if not label2id:
+        raise RecipeError(
+            f"--model_name_or_path {model_args.model_name_or_path} was never trained for classes (its config names "
+            "none): train it first, with --train_file."
+        )
+    return sorted(label2id, key=label2id.get)
+
+
 def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict[str, Any]) -> PreTrainedModel:
     source, hub = model_args.model_name_or_path, _hub(model_args)
-    old, _ = transformers.PretrainedConfig.get_config_dict(source, **hub)
+    old = checkpoint_config(model_args)
     kind = old.get("model_type")
     if kind not in ("plainformer", "bert"):
         raise RecipeError(

@@ -549,42 +549,49 @@ def check_texts(data: DatasetDict, data_args: DataArguments, column: str) -> Non
     check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
 
 
-def label_names(data: DatasetDict, data_args: DataArguments, column: str) -> list[str]:
-    """The sorted names of all classes in the training data (without it, in all splits).
+def label_names(
+    data: DatasetDict, data_args: DataArguments, column: str, known: Iterable[str] | None = None
+) -> list[str]:
+    """The sorted names of all classes in the training data.
 
-    Labels are strings or numbers, one a row or a list of them (tags, several labels). Numbers sort as numbers. The test
-    split may have no labels.
+    Labels are strings or numbers, one a row or a list of them (tags, several labels; the list may be empty). Numbers
+    sort as numbers. The test split may have no labels.
+
+    Args:
+        known: without training: the classes of the model, which are then the names, in this order.
 
     Raises:
-        DataError: unlabelled rows; one class only; a label in another split that the training data never has.
+        DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
     """
-    labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test" and column in rows.features})
+    labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
     problem = f"{column!r} is empty. Label these rows or remove them."
-    check_rows(labelled, data_args, [column], lambda label: not as_labels(label), problem)
-    source = {"train": data["train"]} if "train" in data else labelled or data
-    names = {name for rows in source.values() for label in rows[column] for name in as_labels(label)}
+    check_rows(labelled, data_args, [column], _is_unlabelled, problem)
+    if known is not None:
+        names = list(known)
+    else:
+        names = sorted({name for label in data["train"][column] for name in as_labels(label)}, key=_label_order)
     if len(names) < 2:
-        only = f"only the label {next(iter(names))!r}" if names else "no label"
         raise DataError(
-            f"{_source(data_args, next(iter(source)))} has {only} in {column!r}: there is nothing to tell apart. Is it "
-            "the right column, and is the file complete?"
+            f"{_source(data_args, 'train')} has only the labels {names} in {column!r}: there is nothing to tell apart. "
+            "Is it the right column, and is the file complete?"
         )
-    _check_known_labels(data, data_args, column, names)
-    return sorted(names, key=_label_order)
+    _check_known_labels(data, data_args, column, names, "the training data" if known is None else "the model")
+    return names
 
 
-def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: set[str]) -> None:
-    for split in data:
-        if column not in data[split].features:
-            continue
-        for row, label in enumerate(data[split][column]):
-            unknown = [name for name in as_labels(label) if name not in names]
-            if unknown:
-                shown = ", ".join(sorted(names, key=_label_order)[:20])
+def _is_unlabelled(label: Any) -> bool:
+    return any(map(_is_unlabelled, label)) if isinstance(label, list) else not as_labels(label)
+
+
+def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: list[str], whose: str) -> None:
+    known = set(names)
+    for split, rows in data.items():
+        for row, label in enumerate(rows[column] if column in rows.features else ()):
+            unknown = next((name for name in as_labels(label) if name not in known), None)
+            if unknown is not None:
                 raise DataError(
-                    f"{where(data_args, split, row)}: the label {unknown[0]!r} is in none of the training rows "
-                    f"(theirs: {shown}). Correct it, add training rows with it, or remove the row."
-                    f"{_closest(unknown[0], names)}"
+                    f"{where(data_args, split, row)}: {whose} never has the label {unknown!r} ({column!r}), only "
+                    f"{', '.join(names[:20])}.{_closest(unknown, names)} Correct the label, or remove the row."
                 )
 
 
