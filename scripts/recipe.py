@@ -132,6 +132,8 @@ def parse_args(data_class: type[Data], argv: Sequence[str] | None, description: 
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(str(error)) from error
     data_args.given = frozenset(given)
+    if data_args.early_stopping_patience:  # or a run that is continued would wait anew
+        training_args.restore_callback_states_from_checkpoint = True
     _check_arguments(model_args, data_args, training_args)
     transformers.set_seed(training_args.seed)
     return model_args, data_args, training_args
@@ -167,7 +169,7 @@ def _read_settings(path: str) -> dict[str, Any]:
 
 
 def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
-    defaults = {
+    defaults: dict[str, Any] = {
         "report_to": "none",
         "save_total_limit": 2,
         "logging_steps": 0.05,  # twenty times in all
