@@ -84,12 +84,13 @@ class ModelArguments:
         default=30522, metadata={"help": "Without tokenizer and model: the size of a vocabulary trained on the texts."}
     )
     cased: bool = field(default=False, metadata={"help": "A vocab.txt or a trained vocabulary keeps upper case."})
+    # None is "not chosen"; of `bool | None` the parser would make a flag that needs a value.
     position_embedding_type: str | None = field(
         default=None, metadata={"help": "learned, sinusoidal or none.", "choices": ["learned", "sinusoidal", "none"]}
     )
-    pre_norm: bool | None = field(default=None, metadata={"help": "LayerNorm before each sub-layer."})
-    embedding_norm: bool | None = field(default=None, metadata={"help": "LayerNorm on the summed embeddings."})
-    scale_embedding: bool | None = field(default=None, metadata={"help": "Token embeddings times sqrt(hidden_size)."})
+    pre_norm: bool = field(default=None, metadata={"help": "LayerNorm before each sub-layer."})
+    embedding_norm: bool = field(default=None, metadata={"help": "LayerNorm on the summed embeddings."})
+    scale_embedding: bool = field(default=None, metadata={"help": "Token embeddings times sqrt(hidden_size)."})
     hidden_size: int | None = field(default=None, metadata={"help": "Width of the hidden states."})
     num_hidden_layers: int | None = field(default=None, metadata={"help": "Encoder layers."})
     num_attention_heads: int | None = field(default=None, metadata={"help": "Attention heads."})
@@ -121,7 +122,10 @@ def parse_args(data_class: type[Data], argv: Sequence[str] | None, description: 
     where there is a training file, ...), and else from the dataclasses.
     """
     parser = HfArgumentParser(
-        (ModelArguments, data_class, TrainingArguments), allow_abbrev=False, description=description
+        (ModelArguments, data_class, TrainingArguments),
+        allow_abbrev=False,
+        description=description,
+        usage="%(prog)s --train_file FILE --output_dir FOLDER [--FLAG VALUE ...]  (--help has all flags)",
     )
     given = _given(parser, sys.argv[1:] if argv is None else [str(word) for word in argv])
     if not given.get("output_dir"):
@@ -278,7 +282,9 @@ class Run:
 def open_run(
     recipe: str, model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments
 ) -> Run:
-    """Claim `--output_dir` for a new run, or find where an earlier one is to be continued.
+    """Check that `--output_dir` is free for a new run, or find where an earlier one is to be continued.
+
+    Nothing is written yet, so that a run that stops at its data leaves nothing behind: `train` and the others do.
 
     Raises:
         RecipeError: the folder holds something else, or another run, or this run with other settings.
@@ -293,7 +299,6 @@ def open_run(
         if old and resume:
             _check_same_settings(folder, old["settings"], settings)
             run.checkpoint = _find_checkpoint(folder, resume)
-        run.write("running")
     if run.is_main and resume:
         print(
             f"continuing from {run.checkpoint}" if run.checkpoint else f"{folder} has no checkpoint yet: starting anew"
@@ -314,7 +319,10 @@ def _resume(training_args: TrainingArguments) -> str | bool:
 
 
 def _look_into(folder: Path, recipe: str, resume: str | bool) -> dict[str, Any] | None:
-    """What `recipe.json` says of an earlier run in the folder that may be continued; None in a new folder."""
+    """What `recipe.json` says of an earlier run in the folder that may be continued; None where there is none.
+
+    A run that never came to a checkpoint has nothing to lose or to continue, and counts as none.
+    """
     if folder.exists() and not folder.is_dir():
         raise RecipeError(f"--output_dir {folder} is a file: name a folder.")
     if not folder.exists() or not any(folder.iterdir()):
@@ -323,6 +331,8 @@ def _look_into(folder: Path, recipe: str, resume: str | bool) -> dict[str, Any] 
         old = json.loads((folder / MARKER).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"--output_dir {folder} holds something else than a run of a recipe: name another.") from None
+    if old["status"] != "finished" and not any(folder.glob("checkpoint-*")):
+        return None
     if not resume:
         state = "a finished run" if old["status"] == "finished" else "an unfinished run"
         go_on = "" if old["status"] == "finished" else "continue it with --resume_from_checkpoint true, or "
@@ -342,7 +352,7 @@ def _settings(*arguments: Any) -> dict[str, Any]:
         values = group.to_dict() if isinstance(group, TrainingArguments) else dataclasses.asdict(group)
         settings.update({name: value for name, value in values.items() if not FREE.match(name)})
     for name in ("train_file", "validation_file"):
-        if settings.get(name):
+        if settings.get(name) and os.path.isfile(settings[name]):
             settings[name] = f"{Path(settings[name]).name}, {os.path.getsize(settings[name])} bytes"
     return json.loads(json.dumps(settings, default=str))
 
@@ -597,6 +607,7 @@ def _interruptible(run: Run) -> Iterator[None]:
 
 def train(trainer: Trainer, run: Run) -> dict[str, float]:
     """Train to the end, from the run's checkpoint if it has one, and save the (best) model with its tokenizer."""
+    run.write("running")
     with _interruptible(run):
         result = trainer.train(resume_from_checkpoint=run.checkpoint)
     trainer.save_model()
@@ -605,14 +616,16 @@ def train(trainer: Trainer, run: Run) -> dict[str, float]:
     return _report(trainer, "train", metrics)
 
 
-def evaluate(trainer: Trainer, rows: Dataset, add: Callable[[dict], dict] | None = None) -> dict[str, float]:
+def evaluate(trainer: Trainer, run: Run, rows: Dataset, add: Callable[[dict], dict] | None = None) -> dict[str, float]:
     """Evaluate the (best) model. `add` may add figures that follow from others, such as perplexity."""
+    run.write("running")
     metrics = {**trainer.evaluate(eval_dataset=rows), "eval_samples": len(rows)}
     return _report(trainer, "eval", {**metrics, **(add(metrics) if add else {})})
 
 
-def predict(trainer: Trainer, rows: Dataset) -> PredictionOutput:
+def predict(trainer: Trainer, run: Run, rows: Dataset) -> PredictionOutput:
     """The model's answers to `rows`; where these have labels, the metrics too, as `predict_results.json`."""
+    run.write("running")
     output = trainer.predict(rows, metric_key_prefix="predict")
     _report(trainer, "predict", {**output.metrics, "predict_samples": len(rows)})
     return output

@@ -165,6 +165,8 @@ def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> D
     if kind == "json" and json_layout(path) == "lines":
         return _load_json_lines(path, options)
     # A cached dataset is found again by these arguments, and a file that was changed has another stamp.
+    if next((row for row in _read_rows(kind, path, _stamp(path))), None) is None:
+        raise DataError(f"{path} holds no rows: give a file with data in it.")
     arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": _stamp(path)}
     features = _text_features(kind, path)
     try:

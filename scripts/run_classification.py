@@ -72,7 +72,9 @@ class ClassificationArguments(DataArguments):
     label_delimiter: str | None = field(
         default=None, metadata={"help": "Several labels a row: what stands between them, as in sports;politics."}
     )
-    do_regression: bool | None = field(default=None, metadata={"help": "Labels are values, not names."})
+    do_regression: bool = field(
+        default=None, metadata={"help": "Labels are values (true) or names (false), whatever they look like."}
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
@@ -135,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 7. Evaluate and predict
     if training_args.do_eval:
-        metrics |= evaluate(trainer, encoded["validation"])
+        metrics |= evaluate(trainer, run, encoded["validation"])
     if training_args.do_predict:
-        output = predict(trainer, encoded["test"])
+        output = predict(trainer, run, encoded["test"])
         write_predictions(run, model, output.predictions)
     run.write("finished")
     return metrics
