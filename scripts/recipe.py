@@ -206,6 +206,9 @@ def _check_arguments(model_args: ModelArguments, data_args: DataArguments, train
         raise RecipeError(
             "there is nothing to do: give --train_file, --validation_file, --test_file or --dataset_name."
         )
+    ours = model_args.chosen((*ARCHITECTURE[:4], "classifier_pooling"))
+    if model_args.bert_baseline and ours:
+        raise RecipeError(f"--bert_baseline is BERT as it is, without {', '.join(ours)}: leave out one of the two.")
     chosen = model_args.chosen(ARCHITECTURE)
     if model_args.model_name_or_path and chosen:
         named = " ".join(f"--{name} {value}" for name, value in chosen.items())
@@ -400,23 +403,25 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def load_tokenizer_for(
-    model_args: ModelArguments, run: Run, texts: Iterable[str], max_length: int = 512
+    model_args: ModelArguments, run: Run, texts: Iterable[str], max_length: int | None = None
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of the checkpoint that is continued, or `--tokenizer_name`, or the model's, or a new one.
 
     Args:
         texts: what a new vocabulary is trained on; read only in that case.
-        max_length: `model_max_length` of one made from a vocab.txt or anew.
+        max_length: `model_max_length` of one made from a vocab.txt or anew; None for the positions of the model.
     """
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
-    casing = {"do_lower_case": not model_args.cased, "model_max_length": max_length}
+    options = {"do_lower_case": not model_args.cased}
+    options["model_max_length"] = max_length or model_args.max_position_embeddings or 512
     try:
         if source is None:
-            return train_tokenizer(texts, model_args.vocab_size, show_progress=run.is_main, **casing)
+            return train_tokenizer(texts, model_args.vocab_size, show_progress=run.is_main, **options)
         if os.path.isfile(source):
-            return load_tokenizer(source, **casing)
+            return load_tokenizer(source, **options)
         # A BERT tokenizer needs no code of a checkpoint, and False keeps transformers from asking.
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, use_fast=True, **_hub(model_args))
+        hub = _hub(model_args) if source == model_args.model_name_or_path else {"token": model_args.token}
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
 
@@ -464,8 +469,6 @@ def _from_scratch(model_args: ModelArguments, model_class: type, tokenizer: Any,
     config = PlainformerConfig(**ids, **fields)
     if not model_args.bert_baseline:
         return model_class(config)
-    if set(fields) & {"position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding", "classifier_pooling"}:
-        raise RecipeError("--bert_baseline is BERT as it is: leave out positions, norms, scaling and pooling.")
     return _bert_class(model_class)(transformers.BertConfig(**ids, **fields))
 
 

@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 4. Tokenizer and model
     corpus = (text for column in texts for text in data["train"][column])
-    tokenizer = load_tokenizer_for(model_args, run, corpus, data_args.max_seq_length)
+    tokenizer = load_tokenizer_for(model_args, run, corpus)
     fields = {"problem_type": problem_type, **({} if names else {"num_labels": 1})}
     model = load_model(model_args, PlainformerForSequenceClassification, tokenizer, names, **fields)
     check_length(model, data_args)
