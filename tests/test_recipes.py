@@ -737,7 +737,7 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []
     for block in blocks[1:]:
-        for command in re.findall(r"^python scripts/run_classification.py (.*)", join_lines(block)):
+        for command in re.findall(r"(?m)^python scripts/run_classification.py (.*)", join_lines(block)):
             words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
             main([*words, *always])
             outputs.append(Path(words[words.index("--output_dir") + 1]))
