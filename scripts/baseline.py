@@ -128,7 +128,7 @@ def answer(folder: Path) -> str:
 
 
 def read_json_lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.open(encoding="utf-8")]
 
 
 def score_answer(guess: str, answers: list[str]) -> tuple[float, float]:
