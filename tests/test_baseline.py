@@ -15,7 +15,7 @@ from baseline import score_answer  # noqa: E402
 
 def run(folder: Path, code: int = 0) -> str:
     command = [sys.executable, str(SCRIPTS / "baseline.py"), str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.returncode == code, result.stderr
     return result.stdout + result.stderr
 

@@ -328,7 +328,7 @@ def test_masks_are_the_same_in_another_process(tokenizer):
         "print(t.fingerprint([t.MaskingCollator(tokenizer)(t.make_rows(8, word_length=3))]))"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent), str(SCRIPTS.parent)]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+    other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
     assert other == fingerprint([MaskingCollator(tokenizer)(make_rows(8, word_length=3))])
 
 

