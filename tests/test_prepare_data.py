@@ -177,7 +177,6 @@ def test_files_read_back_and_are_the_same_bytes_twice(prepared, name, tmp_path):
         assert all(f"rows {len(prepared(name).splits[split]):,}" in output for split in SPLITS)
     files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-    run(name, tmp_path / "one")  # a folder of ours may be written again
 
     data = prepared(name)
     for split in SPLITS:
@@ -190,6 +189,14 @@ def test_files_read_back_and_are_the_same_bytes_twice(prepared, name, tmp_path):
             pairs = [[line.split("\t") for line in block.split("\n")] for block in content.strip().split("\n\n")]
             rows = [{"tokens": [token for token, _ in row], "tags": [tag for _, tag in row]} for row in pairs]
         assert rows == data.splits[split]
+
+
+def test_a_folder_of_ours_is_written_again(tmp_path):
+    run("tweets_ner", tmp_path)
+    (tmp_path / "test.conll").write_text("spoilt")
+    run("tweets_ner", tmp_path)
+    assert (tmp_path / "test.conll").stat().st_size > 1000
+    assert {path.suffix for path in tmp_path.iterdir()} == {".conll", ".json"}  # nothing unfinished is left
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path):
