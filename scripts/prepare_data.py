@@ -40,7 +40,6 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
 MARKER = "prepared.json"  # tells a folder of ours from somebody else's
 SEED = 0  # of every shuffle and split
 
@@ -80,7 +79,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("name", choices=DATA, metavar="NAME", help=f"one of {', '.join(DATA)}")
     parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER", help="(outputs/data/NAME)")
     args = parser.parse_args()
-    args.folder = args.folder or ROOT / "outputs" / "data" / args.name
+    args.folder = args.folder or Path("outputs", "data", args.name)
     return args
 
 
