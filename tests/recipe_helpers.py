@@ -1,4 +1,4 @@
-"""What the tests of the recipes share: tiny models, data files, and what a run leaves in its folder."""
+"""What the tests of the recipes share: tiny models, data files, runs that break off, and what a run leaves behind."""
 
 import csv
 import json
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, Trainer
 
 from plainformer.tokenization_plainformer import train_tokenizer
 
@@ -55,6 +55,30 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 def losses(folder: Path) -> list[tuple]:
     history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
     return [(entry["step"], entry[name]) for entry in history for name in ("loss", "eval_loss") if name in entry]
+
+
+def fail_at(monkeypatch, micro_step: int, fail) -> None:
+    """Call `fail` in the place of the batch with this number, counted from 1."""
+    steps, original = iter(range(1, 1000)), Trainer.training_step
+
+    def training_step(self, *args, **kwargs):
+        if next(steps) == micro_step:
+            fail()
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Trainer, "training_step", training_step)
+
+
+def crash() -> None:
+    raise RuntimeError("the power went out")
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    assert losses(one) == losses(other) and len(losses(one)) >= 6
+    ours, theirs = weights(one), weights(other)
+    assert ours.keys() == theirs.keys()
+    for name, weight in ours.items():
+        assert torch.equal(weight, theirs[name]), name
 
 
 def make_bert(folder: Path, **fields) -> Path:

