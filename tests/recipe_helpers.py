@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, Trainer
+from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
 from plainformer.tokenization_plainformer import train_tokenizer
 
@@ -93,3 +93,10 @@ def make_bert(folder: Path, **fields) -> Path:
 
 def join_lines(block: str) -> str:
     return block.replace("\\\n", "")
+
+
+def grouped_by_length() -> list[str]:
+    """The flags for batches of similar lengths, in transformers 4 and 5."""
+    if hasattr(TrainingArguments, "group_by_length"):
+        return ["--group_by_length"]
+    return ["--train_sampling_strategy", "group_by_length"]

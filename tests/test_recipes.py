@@ -29,6 +29,7 @@ from recipe_helpers import (
     assert_same_run,
     crash,
     fail_at,
+    grouped_by_length,
     join_lines,
     make_bert,
     make_rows,
@@ -220,6 +221,17 @@ def test_long_texts_are_cut_and_counted(run, tmp_path, capsys):
     rows[3]["text"], rows[6]["text"] = "good " * 14, "good " * 15  # with [CLS] and [SEP]: 16 tokens, and 17
     run("--train_file", write(tmp_path / "train.csv", rows), *TINY, "--max_steps", 1)
     assert "train: 1 of 64 texts are longer than 16 tokens and were cut" in capsys.readouterr().out
+
+
+def test_answers_keep_the_order_of_the_file(run, files, tmp_path):
+    data = [*files[:2], "--test_file", files[1], "--per_device_eval_batch_size", 2]
+    run(*data, *TINY, "--max_steps", 6, "--learning_rate", 0.01)
+    run("--model_name_or_path", tmp_path / "out", *data[2:], *grouped_by_length(), out="grouped")
+    files = [tmp_path / name / "predictions.csv" for name in ("out", "grouped")]
+    tables = [list(csv.DictReader(path.open(encoding="utf-8"))) for path in files]
+    values = [[float(row["probability"]) for row in rows] for rows in tables]
+    assert values[0] == pytest.approx(values[1], abs=1e-5) and max(values[0]) - min(values[0]) > 1e-3
+    assert [row["prediction"] for row in tables[0]] == [row["prediction"] for row in tables[1]]
 
 
 def test_early_stopping(run, files, tmp_path):
@@ -602,6 +614,23 @@ def test_conll(tmp_path):
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
     assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_conllu(tmp_path):
+    """The columns that Universal Dependencies have: word and part of speech; 1-2 and 2.1 are no words of their own."""
+    lines = ["# text = zum Film", "1-2 zum", "1 zu ADP", "2 dem DET", "2.1 da ADV", "3 Film NOUN", "", "1 Ende NOUN"]
+    cells = [line.split() if line[:1].isdigit() else None for line in lines]
+    rest = ["_"] * 6
+    text = "\n".join(
+        "\t".join([c[0], c[1], "lemma", c[2] if len(c) > 2 else "_", *rest]) if c else line
+        for line, c in zip(lines, cells, strict=True)
+    )
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.conllu", text + "\n"))
+    assert data["train"].to_list() == [
+        {"tokens": ["zu", "dem", "Film"], "tags": ["ADP", "DET", "NOUN"]},
+        {"tokens": ["Ende"], "tags": ["NOUN"]},
+    ]
+    assert recipe_data.where(args, "train", 1).endswith("a.conllu, line 8")
 
 
 def test_squad(tmp_path):
