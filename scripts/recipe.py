@@ -23,6 +23,7 @@ import torch
 import transformers
 from datasets import Dataset
 from recipe_data import SPLITS, DataArguments, DataError
+from torch.utils.data import DataLoader
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -606,6 +607,35 @@ def _interruptible(run: Run) -> Iterator[None]:
     finally:
         if before is not None:
             signal.signal(signal.SIGTERM, before)
+
+
+class OrderedTrainer(Trainer):
+    """A Trainer whose answers come in the order of the rows.
+
+    Grouping by length, which is meant for training, sorts the rows that are evaluated and predicted too, and the
+    answers come back in that order.
+    """
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        with self._in_order():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        with self._in_order():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """The setting has one name in transformers 4 and another in 5."""
+        settings = {"group_by_length": False, "train_sampling_strategy": "random"}
+        before = {name: getattr(self.args, name) for name in settings if hasattr(self.args, name)}
+        for name in before:
+            setattr(self.args, name, settings[name])
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self.args, name, value)
 
 
 def train(trainer: Trainer, run: Run) -> dict[str, float]:

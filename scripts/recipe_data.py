@@ -345,16 +345,21 @@ def read_conll(path: str) -> Iterator[tuple[int, dict[str, list[str]]]]:
 
     One token a line, in columns between tabs or blanks: the token first, its tag last; a blank line ends a sentence.
     `-DOCSTART-` lines and, as in CoNLL-U, lines that start with `# ` are left out. A file of one column has no tags.
+    CoNLL-U itself (`.conllu`, ten columns) has the word second and its part of speech, `UPOS`, fourth.
     """
     rows: list[list[str]] = []
     start, width, first = 0, 0, 0
+    is_conllu = Path(path).suffix.lower() == ".conllu"
     for line, text in chain(_numbered_lines(path), [(0, "")]):
         if text.strip() and not text.startswith(("-DOCSTART-", "# ")):
             columns = text.rstrip().split("\t") if "\t" in text else text.split()
             width, first = width or len(columns), first or line
             _check_conll_line(path, line, columns, width, first)
             start = start if rows else line
-            rows.append(columns)
+            if not is_conllu or width != 10:
+                rows.append(columns)
+            elif columns[0].isdigit():  # 1-2 joins two words that have lines of their own, 2.1 is not in the text
+                rows.append([columns[1], columns[3]])
         elif rows and not text.startswith("# "):
             yield start, _sentence(rows)
             rows = []

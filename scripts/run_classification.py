@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from recipe import (
+    OrderedTrainer,
     Run,
     callbacks,
     check_length,
@@ -52,7 +53,7 @@ from recipe_data import (
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import accuracy_score, f1_score
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase, Trainer
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForSequenceClassification
 
@@ -121,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     encoded = {split: report_truncation(rows, split, data_args, run) for split, rows in encoded.items()}
 
     # 6. Train
-    trainer = Trainer(
+    trainer = OrderedTrainer(
         model=model,
         args=training_args,
         train_dataset=encoded.get("train"),
