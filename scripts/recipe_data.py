@@ -340,6 +340,14 @@ def read_text(path: str) -> Iterator[tuple[int, dict[str, str]]]:
         yield line, {"text": text.strip()}
 
 
+def count_blank_lines(data_args: DataArguments, split: str) -> int:
+    """The lines of a split's text file that `read_text` leaves out; 0 for other formats."""
+    path = data_args.file_of(split)
+    if path is None or file_format(data_args, path) != "text":
+        return 0
+    return sum(not text.strip() for _, text in _numbered_lines(path))
+
+
 def read_conll(path: str) -> Iterator[tuple[int, dict[str, list[str]]]]:
     """`(first line, {"tokens": [...], "tags": [...]})` of every sentence.
 
@@ -538,8 +546,8 @@ def rows_message(data_args: DataArguments, split: str, wrong: list[int], problem
     return f"{count} of {_source(data_args, split)}: {problem} {'First: ' if len(wrong) > 3 else 'Here: '}{named}."
 
 
-def check_texts(data: DatasetDict, data_args: DataArguments, column: str) -> None:
-    """Raise a DataError for rows without text, and for a column that holds something else."""
+def check_texts(data: DatasetDict, data_args: DataArguments, column: str, may_be_empty: bool = False) -> None:
+    """Raise a DataError for a column of something else than text, and for empty texts unless they may be empty."""
 
     def is_no_text(text: Any) -> bool:
         return text is not None and not isinstance(text, str)
@@ -548,7 +556,8 @@ def check_texts(data: DatasetDict, data_args: DataArguments, column: str) -> Non
         return text is None or not text.strip()
 
     check_rows(data, data_args, [column], is_no_text, f"{column!r} is no text. Write strings there.")
-    check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
+    if not may_be_empty:
+        check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
 
 
 def label_names(
