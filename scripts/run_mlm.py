@@ -49,7 +49,16 @@ from recipe import (
     splits_needed,
     train,
 )
-from recipe_data import DataArguments, DataError, check_texts, count_blank_lines, cut, find_column, load_data
+from recipe_data import (
+    DataArguments,
+    DataError,
+    check_texts,
+    count_blank_lines,
+    cut,
+    find_column,
+    load_data,
+    read_column,
+)
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction, PreTrainedModel, PreTrainedTokenizerFast, Trainer, TrainingArguments
@@ -94,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = cut(data, data_args, training_args.seed, same=[column])
 
     # 3. Tokenizer and model
-    corpus = (text for split in ["train"] for text in data[split][column])
+    corpus = (text for split in ["train"] for text in read_column(data[split], column))
     tokenizer = load_tokenizer_for(model_args, run, corpus)
     model = load_model(model_args, PlainformerForMaskedLM, tokenizer)
     choose_length(data_args, model)
@@ -177,7 +186,7 @@ def leave_out_empty(data: DatasetDict, data_args: MlmArguments, column: str, run
     """The data without empty texts; a line says how many there were. Blank lines of text files are left out already."""
     kept = DatasetDict()
     for split, rows in data.items():
-        filled = [row for row, text in enumerate(rows[column]) if text and text.strip()]
+        filled = [row for row, text in enumerate(read_column(rows, column)) if text and text.strip()]
         if not filled:
             raise DataError(f"{split}: every text in {column!r} is empty. Is it the right column (--text_column_name)?")
         empty = len(rows) - len(filled) + count_blank_lines(data_args, split)
@@ -252,7 +261,7 @@ def report_rows(
             f"{split}: no token to predict in {documents:,} texts: they are too few, or hold nothing that the "
             "tokenizer knows (--tokenizer_name)."
         )
-    tokens, length = sum(rows["length"]), data_args.max_seq_length
+    tokens, length = sum(read_column(rows, "length")), data_args.max_seq_length
     say(
         f"{split}: {documents:,} texts, {tokens:,} tokens in {len(rows):,} rows of {length}, "
         f"{tokens / (len(rows) * length):.1%} full, {chosen / ordinary:.1%} masked",

@@ -361,8 +361,8 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     """Every command of the chapter, as printed, with a few rows."""
     chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Masked-LM")[1].split("\n## ")[0]
     monkeypatch.chdir(tmp_path)
-    few = "--max_train_samples 8 --max_eval_samples 4 --max_steps 1 --max_seq_length 16 --dataloader_num_workers 0"
-    always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
+    few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --max_steps 1 --max_seq_length 16"
+    few += " --save_strategy no --cache_dir cache --use_cpu true --disable_tqdm true"
     programs = {"run_mlm": main, "run_classification": run_classification.main}
     outputs = []
     for block in re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL):
@@ -373,6 +373,6 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
                 monkeypatch.setattr(sys, "argv", ["prepare_data.py", *words])
                 prepare_data.main()
             else:
-                programs[name]([*words, *always])
+                programs[name]([*words, *few.split()])
                 outputs.append(Path(words[words.index("--output_dir") + 1]).name)
     assert outputs == ["pretrained", "reviews-zh", "pretrained-words", "adapted"]
