@@ -1,7 +1,7 @@
 """What masked-LM pre-training needs between texts and batches, in the order data flows:
 
     tokenize_texts   texts -> token ids, and to which word of its text each token belongs
-    pack             tokenized texts -> full rows in which no text sees another
+    pack             tokenized texts -> full rows in which no text sees another (`cut_apart`: a row for each)
     number_rows      gives each row its number
     MaskingCollator  rows -> a padded batch, masked as a pure function of (seed, epoch, row number)
     EpochClock       tells the collator, in whatever process it runs, which epoch it is
@@ -159,9 +159,7 @@ def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] 
     Raises:
         ValueError: `row_length` leaves no room for a token between [CLS] and [SEP].
     """
-    if row_length < 3:
-        raise ValueError(f"row_length={row_length}: a row needs room for [CLS], a token and [SEP]; 512 is usual.")
-    pieces = [(number, piece) for number, ids in enumerate(documents) for piece in cut(len(ids), row_length)]
+    pieces = cut_all(documents, row_length)
     rows: Columns = {"input_ids": [], "position_ids": []} | ({} if word_ids is None else {"word_ids": []})
     for chosen in fill_rows([len(places) for _, places in pieces], row_length):
         parts = [pieces[index] for index in chosen]
@@ -171,6 +169,23 @@ def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] 
             words = [[word_ids[number][place] for place in places] for number, places in parts]
             rows["word_ids"].append(renumber(words))
     return rows
+
+
+def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
+    """Rows of their own for each document, as many as it needs; otherwise as `pack`, and without position_ids."""
+    columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
+    pieces = cut_all(documents, row_length)
+    return {
+        name: [[values[number][place] for place in places] for number, places in pieces]
+        for name, values in columns.items()
+    }
+
+
+def cut_all(documents: list[list[int]], row_length: int) -> list[tuple[int, list[int]]]:
+    """The number of its document and the places in it, for each piece."""
+    if row_length < 3:
+        raise ValueError(f"row_length={row_length}: a row needs room for [CLS], a token and [SEP]; 512 is usual.")
+    return [(number, piece) for number, ids in enumerate(documents) for piece in cut(len(ids), row_length)]
 
 
 def cut(length: int, row_length: int) -> list[list[int]]:

@@ -562,11 +562,11 @@ def map_rows(
     **options: Any,
 ) -> Dataset:
     """`rows.map` in batches, without the old columns; the main process first, so that the others find its cache."""
-    options = {"batched": True, "remove_columns": rows.column_names, **options}
+    workers = data_args.preprocessing_num_workers
+    options = {"batched": True, "remove_columns": rows.column_names, "num_proc": workers, **options}
     with training_args.main_process_first(desc=what):
         return rows.map(
             function,
-            num_proc=data_args.preprocessing_num_workers,
             load_from_cache_file=not data_args.overwrite_cache,
             desc=what,
             **options,
@@ -641,6 +641,9 @@ class OrderedTrainer(Trainer):
 def train(trainer: Trainer, run: Run) -> dict[str, float]:
     """Train to the end, from the run's checkpoint if it has one, and save the (best) model with its tokenizer."""
     run.write("running")
+    if trainer.args.label_smoothing_factor:
+        # Its loss is a mean over each batch, whatever the model says, and 4.57 would add these up instead of averaging.
+        trainer.model_accepts_loss_kwargs = False
     with _interruptible(run):
         result = trainer.train(resume_from_checkpoint=run.checkpoint)
     trainer.save_model()

@@ -340,6 +340,14 @@ def read_text(path: str) -> Iterator[tuple[int, dict[str, str]]]:
         yield line, {"text": text.strip()}
 
 
+def count_blank_lines(data_args: DataArguments, split: str) -> int:
+    """The lines of a split's text file that `read_text` leaves out; 0 for other formats."""
+    path = data_args.file_of(split)
+    if path is None or file_format(data_args, path) != "text":
+        return 0
+    return sum(not text.strip() for _, text in _numbered_lines(path))
+
+
 def read_conll(path: str) -> Iterator[tuple[int, dict[str, list[str]]]]:
     """`(first line, {"tokens": [...], "tags": [...]})` of every sentence.
 
@@ -512,6 +520,13 @@ def find_column(
     return given
 
 
+def read_column(rows: Dataset, column: str) -> Iterator[Any]:
+    """The values of a column, many at once: fifty times as fast as `for value in rows[column]`, which counts if there
+    are millions."""
+    for batch in rows.select_columns([column]).iter(batch_size=1000):
+        yield from batch[column]
+
+
 def _closest(name: str, names: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(names), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
@@ -530,7 +545,7 @@ def check_rows(
     for split, dataset in data.items():
         if not set(columns) <= set(dataset.column_names):
             continue
-        values = zip(*(dataset[column] for column in columns), strict=True)
+        values = zip(*(read_column(dataset, column) for column in columns), strict=True)
         wrong = [row for row, cells in enumerate(values) if is_wrong(*cells)]
         if wrong:
             raise DataError(rows_message(data_args, split, wrong, problem))
@@ -543,8 +558,8 @@ def rows_message(data_args: DataArguments, split: str, wrong: list[int], problem
     return f"{count} of {_source(data_args, split)}: {problem} {'First: ' if len(wrong) > 3 else 'Here: '}{named}."
 
 
-def check_texts(data: DatasetDict, data_args: DataArguments, column: str) -> None:
-    """Raise a DataError for rows without text, and for a column that holds something else."""
+def check_texts(data: DatasetDict, data_args: DataArguments, column: str, may_be_empty: bool = False) -> None:
+    """Raise a DataError for a column of something else than text, and for empty texts unless they may be empty."""
 
     def is_no_text(text: Any) -> bool:
         return text is not None and not isinstance(text, str)
@@ -553,7 +568,8 @@ def check_texts(data: DatasetDict, data_args: DataArguments, column: str) -> Non
         return text is None or not text.strip()
 
     check_rows(data, data_args, [column], is_no_text, f"{column!r} is no text. Write strings there.")
-    check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
+    if not may_be_empty:
+        check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
 
 
 def label_names(
@@ -646,7 +662,8 @@ def cut(data: DatasetDict, data_args: DataArguments, seed: int, same: Iterable[s
 
 
 def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]) -> tuple[Dataset, Dataset]:
-    keys = [hashlib.md5(repr(cells).encode()).digest() for cells in zip(*(rows[name] for name in same), strict=True)]
+    texts = zip(*(read_column(rows, name) for name in same), strict=True)
+    keys = [hashlib.md5(repr(cells).encode()).digest() for cells in texts]
     distinct = list(dict.fromkeys(keys))
     random.Random(seed).shuffle(distinct)
     size = round(len(distinct) * data_args.validation_split_percentage / 100)
