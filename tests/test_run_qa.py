@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from recipe_helpers import ROOT, SIZES, assert_same_run, crash, fail_at, join_lines, weights, write
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
@@ -20,7 +20,6 @@ from plainformer.tokenization_plainformer import train_tokenizer
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import prepare_data  # noqa: E402
-import run_qa  # noqa: E402
 from recipe import RecipeError  # noqa: E402
 from recipe_data import DataError  # noqa: E402
 from run_qa import QuestionArguments, best_spans, find_answers, find_span, main, make_encoder, score  # noqa: E402
@@ -125,7 +124,7 @@ def test_no_answer_is_learned_too(run, tmp_path):
     train = write(tmp_path / "train.json", json.dumps(as_squad(make_rows(96, unanswered=40))))
     dev = write(tmp_path / "dev.jsonl", make_rows(16, seed=1, unanswered=6))
     flags = ["--train_file", train, "--validation_file", dev, "--test_file", dev, "--version_2_with_negative"]
-    metrics = run(*flags, *TINY, "--num_train_epochs", 4, "--learning_rate", 0.02)
+    metrics = run(*flags, *TINY, "--max_steps", 40, "--learning_rate", 0.03, "--eval_strategy", "no")
     assert metrics["eval_f1"] == metrics["eval_has_answer_f1"] == metrics["eval_no_answer_accuracy"] == 100
     folder = tmp_path / "out"
     predictions = json.loads((folder / "predictions.json").read_text())
@@ -167,11 +166,7 @@ def test_starts_from_bert(run, files, tmp_path, tokenizer):
 
 def test_formats_give_the_same_run(run, tmp_path):
     rows = make_rows(8)
-    pairs = [
-        dict(zip(("text", "answer_start"), (row["answers"][key][0] for key in row["answers"]), strict=True))
-        for row in rows
-    ]
-    listed = [{**row, "answers": [pair]} for row, pair in zip(rows, pairs, strict=True)]
+    listed = [{**row, "answers": [{key: values[0] for key, values in row["answers"].items()}]} for row in rows]
     renamed = [dict(zip(("id", "q", "c", "a"), row.values(), strict=True)) for row in rows]
     names = ["--question_column_name", "q", "--context_column_name", "c", "--answer_column_name", "a"]
     written = {
@@ -321,9 +316,8 @@ def test_best_answer_over_all_windows():
     end = make_logits({0: 99, 4: 4}, {5: 6, 6: 99}, {4: 1, 7: 99})
     found = find_answers(ROWS, windows, (start, end), QuestionArguments())
     assert [answer["text"] for answer in found] == ["efg", "ij"]
-    assert found[0]["nbest"][0] == pytest.approx(
-        {"text": "efg", "probability": 0.95, "start_logit": 5, "end_logit": 6}, abs=0.1
-    )
+    best = found[0]["nbest"][0]
+    assert (best["text"], best["start_logit"], best["end_logit"]) == ("efg", 5, 6)
     texts = [answer["text"] for answer in found[0]["nbest"]]
     assert "bc" in texts and len(texts) == len(set(texts))  # windows overlap, and "d" is in both
 
@@ -533,14 +527,12 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     prepared = prepare_data.chinese_news_qa()
     for split, rows in prepared.splits.items():
         (folder / f"{split}.{prepared.extension}").write_text(prepared.write(rows[:20]), encoding="utf-8")
-    few = (
-        "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --num_hidden_layers 1"
-    )
-    always = ["--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
+    few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --max_steps 1 --use_cpu true".split()
+    always = [*few, "--cache_dir", "cache", "--disable_tqdm", "true"]
     outputs = []
     for _, command in commands[1:]:
         words = shlex.split(command)
-        main([*words, *(few.split()[: None if "--train_file" in words else -2]), *always])
+        main([*words, *always])
         outputs.append(Path(words[words.index("--output_dir") + 1]))
     assert [path.name for path in outputs] == ["news-questions", "news-answers"]
     one, other = (json.loads((path / "predictions.json").read_text(encoding="utf-8")) for path in outputs)
