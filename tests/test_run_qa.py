@@ -152,10 +152,14 @@ def test_starts_from_bert(run, files, tmp_path, tokenizer):
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, num_labels=5, **SIZES)
     BertForSequenceClassification(config).save_pretrained(bert)
     tokenizer.save_pretrained(bert)
+    settings = json.loads((bert / "tokenizer_config.json").read_text())
+    (bert / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}))
     flags = [*files, "--model_name_or_path", bert, "--learning_rate", 0, "--max_steps", 1, "--eval_strategy", "no"]
     run(*flags)
     words = "embeddings.word_embeddings.weight"
     assert torch.equal(weights(tmp_path / "out")[f"plainformer.{words}"], weights(bert)[f"bert.{words}"])
+    # Padding on the left would move the answers away from their labels.
+    assert AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=False).padding_side == "right"
     run(*flags, "--bert_baseline", out="baseline")
     config = json.loads((tmp_path / "baseline" / "config.json").read_text())
     assert config["architectures"] == ["BertForQuestionAnswering"]
@@ -275,6 +279,10 @@ def test_place_of_an_answer(answers, is_first, is_last, expected):
     assert find_span(answers, [[0, 2], [3, 5], [6, 9]], 5, is_first, is_last) == expected
 
 
+def test_place_of_an_answer_between_neighbours():
+    assert find_span([("中", 1)], [[0, 1], [1, 2], [2, 3]], 1, True, True) == (2, 2)
+
+
 def test_unlabelled_windows_say_so(run, tmp_path, capsys):
     rows = make_rows(6)
     rows[0]["context"] = "king " + "film " * 12 + "ada"
@@ -312,14 +320,15 @@ ROWS = Dataset.from_dict({"context": ["abcdefgh", "ijklmnop"]})
 
 def test_best_answer_over_all_windows():
     windows = make_windows((0, 2, 0), (0, 2, 3), (1, 3, 0))
-    start = make_logits({1: 99, 3: 4}, {3: 5}, {2: 99, 3: 1})  # 99: in the question, and past the text
-    end = make_logits({0: 99, 4: 4}, {5: 6, 6: 99}, {4: 1, 7: 99})
+    start = make_logits({1: 99, 3: 4, 5: 3}, {3: 5}, {2: 99, 3: 1})  # 99: in the question, and past the text
+    end = make_logits({0: 99, 4: 4, 5: 3}, {5: 6, 6: 99}, {4: 1, 7: 99})
     found = find_answers(ROWS, windows, (start, end), QuestionArguments())
     assert [answer["text"] for answer in found] == ["efg", "ij"]
     best = found[0]["nbest"][0]
     assert (best["text"], best["start_logit"], best["end_logit"]) == ("efg", 5, 6)
     texts = [answer["text"] for answer in found[0]["nbest"]]
-    assert "bc" in texts and len(texts) == len(set(texts))  # windows overlap, and "d" is in both
+    assert len(texts) == len(set(texts))  # windows overlap: "d" is in both, and scored by the better one
+    assert found[0]["nbest"][texts.index("d")]["start_logit"] == 3
 
     short = QuestionArguments(max_answer_length=2)
     assert find_answers(ROWS, windows, (start, end), short)[0]["text"] == "bc"
@@ -433,6 +442,10 @@ BAD_ROWS = {
     "no-answer": (
         change(GOOD, answers={"text": [], "answer_start": []}),
         "1 row of {file}: 'answers' has no answer. Remove these rows, or give --version_2_with_negative",
+    ),
+    "blank-answer": (
+        change(GOOD, answers={"text": [""], "answer_start": [3]}),
+        "1 row of {file}: 'answers' has no answer.",
     ),
     "lengths": (
         change(GOOD, answers={"text": ["Bob", "bob"], "answer_start": [3]}),
