@@ -1,0 +1,539 @@
+"""Answer questions with a passage of a text (extractive question answering), however long the text is.
+
+    python scripts/run_qa.py --model_name_or_path bert-base-uncased \
+        --train_file train.json --validation_file dev.json --test_file test.json --output_dir outputs/questions
+
+The files are SQuAD's JSON, or JSON lines or Parquet with the columns `question`, `context` and `answers`, which are
+{"text": [...], "answer_start": [...]}, and `id` if there is one. Long texts are read in windows that overlap by
+--doc_stride tokens. Metrics: exact match and F1, in percent as for SQuAD. `predictions.json` has the answer to each
+question of --test_file, `nbest_predictions.json` the best ones. What the steps share with the other recipes is in
+recipe.py and recipe_data.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, DatasetDict
+from recipe import (
+    ModelArguments,
+    OrderedTrainer,
+    RecipeError,
+    Run,
+    callbacks,
+    check_length,
+    checkpoint_config,
+    choose_metric,
+    evaluate,
+    launch,
+    load_model,
+    load_tokenizer_for,
+    map_rows,
+    open_run,
+    parse_args,
+    predict,
+    refuse_label_smoothing,
+    say,
+    splits_needed,
+    train,
+)
+from recipe_data import (
+    DataArguments,
+    DataError,
+    check_rows,
+    check_texts,
+    cut,
+    find_column,
+    load_data,
+    rows_message,
+    where,
+)
+from scipy.special import softmax
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+
+from plainformer import PlainformerForQuestionAnswering
+
+FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
+# Written without spaces: the characters of Chinese, and of Japanese with its kana.
+NO_SPACES = (
+    r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
+
+
+@dataclass
+class QuestionArguments(DataArguments):
+    """The data of a reader, and how its answers are found."""
+
+    question_column_name: str = field(default="question", metadata={"help": "The column of the question."})
+    context_column_name: str = field(default="context", metadata={"help": "The column of the text with the answer."})
+    answer_column_name: str = field(default="answers", metadata={"help": "The column of the answers."})
+    max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window: question and a part of the text."})
+    doc_stride: int = field(default=128, metadata={"help": "Tokens that two neighbouring windows of a text share."})
+    version_2_with_negative: bool = field(
+        default=False, metadata={"help": "Some questions have no answer in their text, as in SQuAD 2."}
+    )
+    null_score_diff_threshold: float = field(
+        default=0.0, metadata={"help": "With these: how far no answer must be ahead of the best one to be chosen."}
+    )
+    n_best_size: int = field(default=20, metadata={"help": "Best starts and ends to pair, and answers to keep."})
+    max_answer_length: int = field(default=30, metadata={"help": "Longest answer that is looked for, in tokens."})
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, float]:
+    # 1. Arguments, and a folder for the run
+    model_args, data_args, training_args = parse_args(QuestionArguments, argv, __doc__)
+    run = open_run("run_qa", model_args, data_args, training_args)
+    check_settings(model_args, data_args, training_args.do_train)
+    refuse_label_smoothing(training_args, "question answering")
+    choose_metric(data_args, training_args, "f1")
+
+    # 2. Data: read, checked as a whole
+    data = load_data(data_args, splits_needed(training_args), model_args.cache_dir)
+    question, context = find_columns(data, data_args)
+    for column in (question, context):
+        check_texts(data, data_args, column)
+    check_ids(data, data_args)
+    check_answers(data, data_args)
+
+    # 3. Tokenizer; the texts in the order and the number that is used
+    corpus = (text for column in (question, context) for text in data["train"].unique(column))
+    tokenizer = load_tokenizer_for(model_args, run, corpus)
+    tokenizer.padding_side = "right"  # the labels are places in a row that is not padded yet
+    check_room(data, data_args, tokenizer)
+    data = cut(data, data_args, training_args.seed, same=[context])
+
+    # 4. Model: two labels, for BERT's class too, which takes their number for the start and the end
+    model = load_model(model_args, PlainformerForQuestionAnswering, tokenizer, num_labels=2)
+    check_length(model, data_args)
+    say(f"{type(model).__name__}, {model.num_parameters():,} parameters", run)
+
+    # 5. Windows: token ids, and where the answer starts and ends
+    windows = {}
+    for split, rows in data.items():
+        encode = make_encoder(tokenizer, data_args, has_labels(rows, split, data_args))
+        windows[split] = map_rows(rows, encode, data_args, training_args, split, with_indices=True)
+        windows[split] = report_windows(windows[split], rows, split, data_args, run)
+    inputs = {split: rows.remove_columns(FOR_READING) for split, rows in windows.items()}
+
+    # 6. Train
+    trainer = OrderedTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=inputs.get("train"),
+        eval_dataset=inputs.get("validation"),
+        processing_class=tokenizer,
+        data_collator=DataCollatorWithPadding(tokenizer),
+        compute_metrics=make_measure(data, windows, "validation", data_args),
+        callbacks=callbacks(data_args),
+    )
+    metrics = {}
+    if training_args.do_train:
+        metrics |= train(trainer, run)
+
+    # 7. Evaluate and predict
+    if training_args.do_eval:
+        metrics |= evaluate(trainer, run, inputs["validation"])
+    if training_args.do_predict:
+        trainer.compute_metrics = make_measure(data, windows, "test", data_args)
+        output = predict(trainer, run, inputs["test"])
+        write_predictions(run, data["test"], find_answers(data["test"], windows["test"], output.predictions, data_args))
+    run.write("finished")
+    return metrics
+
+
+# Checks
+
+
+def check_settings(model_args: ModelArguments, data_args: QuestionArguments, do_train: bool) -> None:
+    """Raise a RecipeError for numbers that cannot be meant, and for a model that was not trained to answer."""
+    for name, least in (("n_best_size", 1), ("max_answer_length", 1), ("doc_stride", 0)):
+        value = getattr(data_args, name)
+        if value < least:
+            raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
+    if not do_train:
+        trained_as = (checkpoint_config(model_args).get("architectures") or ["nothing"])[0]
+        if not trained_as.endswith("ForQuestionAnswering"):
+            raise RecipeError(
+                f"--model_name_or_path {model_args.model_name_or_path} was never trained for questions (its config "
+                f"says {trained_as}): train it first, with --train_file."
+            )
+
+
+def find_columns(data: DatasetDict, data_args: QuestionArguments) -> tuple[str, str]:
+    """The names of the columns of question and context, once all are known to be there; the test may lack answers."""
+    labelled = [split for split in data if split != "test"]
+    find_column(data, data_args, "--answer_column_name", data_args.answer_column_name, splits=labelled)
+    question = find_column(data, data_args, "--question_column_name", data_args.question_column_name)
+    return question, find_column(data, data_args, "--context_column_name", data_args.context_column_name)
+
+
+def check_ids(data: DatasetDict, data_args: QuestionArguments) -> None:
+    """Raise a DataError where two questions of a split have one id: only one of them could be answered."""
+    for split, rows in data.items():
+        seen: dict[str, int] = {}
+        for row, name in enumerate(ids_of(rows)):
+            if not name.strip():
+                raise DataError(f"{where(data_args, split, row)}: 'id' is empty. Give each question an id of its own.")
+            if name in seen:
+                raise DataError(
+                    f"{where(data_args, split, row)}: the id {name!r} is that of {where(data_args, split, seen[name])} "
+                    "too. Give each question an id of its own."
+                )
+            seen[name] = row
+
+
+def ids_of(rows: Dataset) -> list[str]:
+    """The ids as text; without such a column the numbers of the rows, from 0."""
+    if "id" not in rows.column_names:
+        return [str(row) for row in range(len(rows))]
+    return ["" if name is None else str(name) for name in rows["id"]]
+
+
+def check_answers(data: DatasetDict, data_args: QuestionArguments) -> None:
+    """Raise a DataError for answers of another form, for none where one is needed, and for misplaced ones."""
+    column, context = data_args.answer_column_name, data_args.context_column_name
+    problem = (
+        f'{column!r} is not {{"text": [...], "answer_start": [...]}}, texts and as many whole numbers. '
+        "Write it so, in JSON or Parquet."
+    )
+    check_rows(data, data_args, [column], lambda value: as_answers(value) is None, problem)
+    if not data_args.version_2_with_negative:
+        problem = (
+            f"{column!r} has no answer. Remove these rows, or give --version_2_with_negative if it means that the "
+            "text does not answer the question."
+        )
+        labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
+        check_rows(labelled, data_args, [column], lambda value: not as_answers(value), problem)
+    for split, rows in data.items():
+        if column in rows.column_names:
+            _check_places(rows, split, data_args, column, context)
+
+
+def as_answers(value: Any) -> list[tuple[str, int]] | None:
+    """Texts with their starts, empty ones left out; None for what has another form.
+
+    SQuAD's two forms: a dictionary of two lists, and, nested, a list of dictionaries. No value is no answer.
+    """
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+            return None
+        pairs = list(zip(texts, starts, strict=True))
+    elif isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
+        pairs = [(answer.get("text"), answer.get("answer_start")) for answer in value]
+    else:
+        return [] if value is None else None
+    if not all(isinstance(text, str) and isinstance(start, int) for text, start in pairs):
+        return None
+    return [(text, start) for text, start in pairs if text.strip()]
+
+
+def _check_places(rows: Dataset, split: str, data_args: QuestionArguments, column: str, context: str) -> None:
+    wrong, first = [], ""
+    for row, (value, text) in enumerate(zip(rows[column], rows[context], strict=True)):
+        for answer, start in as_answers(value):
+            if start < 0 or text[start : start + len(answer)] != answer:
+                first = first or _explain_place(ids_of(rows)[row], text, answer, start)
+                wrong.append(row)
+                break
+    if wrong:
+        problem = f"an answer does not stand at its answer_start in {context!r} (characters, counted from 0)."
+        raise DataError(f"{rows_message(data_args, split, wrong, problem)} {first}")
+
+
+def _explain_place(name: str, text: str, answer: str, start: int) -> str:
+    found = text[start : start + len(answer)] if start >= 0 else ""
+    places = [match.start() for match in re.finditer(re.escape(answer), text)]
+    if places:
+        remedy = f"it stands at {', '.join(map(str, places[:5]))}: correct answer_start"
+    elif (place := text.lower().find(answer.lower())) >= 0:
+        remedy = f"{text[place : place + len(answer)]!r} stands at {place}: write the answer as the text does"
+    else:
+        remedy = "the text does not have it anywhere: correct the answer, or remove the question"
+    return f"The first, id {name!r}: {answer[:60]!r} should stand at {start}, where {found[:60]!r} stands; {remedy}."
+
+
+def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise an error where a question leaves a window no room for more than what it shares with the one before."""
+    special = tokenizer.num_special_tokens_to_add(pair=True)
+    length, stride, column = data_args.max_seq_length, data_args.doc_stride, data_args.question_column_name
+    room = length - special - stride - 1  # for the question
+    if room < 1:
+        raise RecipeError(
+            f"--doc_stride {stride} leaves no room in --max_seq_length {length}: windows share so many tokens, "
+            f"{special} are special, and question and new text come to these. Choose a smaller one, or larger windows."
+        )
+
+    def count(rows: dict[str, list]) -> list[int]:
+        ids = tokenizer(rows[column], add_special_tokens=False, verbose=False)["input_ids"]
+        return [len(tokens) for tokens in ids]
+
+    for split, rows in data.items():
+        counts = [number for batch in rows.select_columns(column).iter(1000) for number in count(batch)]
+        wrong = [row for row, number in enumerate(counts) if number > room]
+        if wrong:
+            problem = (
+                f"{column!r} has up to {max(counts)} tokens, and at most {room} fit beside --doc_stride {stride} and "
+                f"{special} special ones in --max_seq_length {length}. Change these, or shorten the questions."
+            )
+            raise DataError(rows_message(data_args, split, wrong, problem))
+
+
+# Windows
+
+
+def has_labels(rows: Dataset, split: str, data_args: QuestionArguments) -> bool:
+    """Whether answers are there to learn from or to compare with, as they always are but in the test data."""
+    if split != "test":
+        return True
+    column = data_args.answer_column_name
+    answered = [bool(as_answers(value)) for value in rows[column]] if column in rows.column_names else [False]
+    return any(answered) if data_args.version_2_with_negative else all(answered)
+
+
+def make_encoder(
+    tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments, is_labelled: bool
+) -> Callable[[dict, list[int]], dict]:
+    """The function from rows, in columns, with their numbers, to windows: one or more for each row.
+
+    A window has what the model takes and, to read an answer off it, `row`, the number of the row that it is of;
+    `first`, the place of the first token of the text; and `offsets`, the characters of each token of the text.
+    """
+    # Where a window does not hold the answer: for a SQuAD 2 model "no answer", which is at [CLS]. For SQuAD 1 there is
+    # no such answer to give, so the row is unlabelled: a place past every row, which our class and BERT's own both
+    # ignore (BERT reads -100 as place 0).
+    elsewhere = 0 if data_args.version_2_with_negative else data_args.max_seq_length
+
+    def encode(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        encoded = tokenizer(
+            rows[data_args.question_column_name],
+            rows[data_args.context_column_name],
+            truncation="only_second",
+            max_length=data_args.max_seq_length,
+            stride=data_args.doc_stride,
+            return_overflowing_tokens=True,
+            return_offsets_mapping=True,
+        )
+        owners, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
+        columns = {**encoded, "row": [numbers[owner] for owner in owners], "first": [], "offsets": []}
+        for window, places in enumerate(offsets):
+            of_text = [place for place, part in enumerate(encoded.sequence_ids(window)) if part == 1]
+            columns["first"].append(min(of_text, default=0))
+            columns["offsets"].append([list(places[place]) for place in of_text])
+        if is_labelled:
+            answers = [as_answers(rows[data_args.answer_column_name][owner]) for owner in owners]
+            edges = [None, *owners, None]
+            spans = [
+                find_span(answer, offsets, first, edges[i] != owners[i], edges[i + 2] != owners[i])
+                for i, (answer, offsets, first) in enumerate(
+                    zip(answers, columns["offsets"], columns["first"], strict=True)
+                )
+            ]
+            columns["start_positions"] = [elsewhere if span is None else span[0] for span in spans]
+            columns["end_positions"] = [elsewhere if span is None else span[1] for span in spans]
+        return columns
+
+    return encode
+
+
+def find_span(
+    answers: list[tuple[str, int]], offsets: list[list[int]], first: int, is_first: bool, is_last: bool
+) -> tuple[int, int] | None:
+    """The places of the first and the last token of the first of these answers that the window holds as a whole.
+
+    Args:
+        offsets: of the tokens of the text, the first of which is at the place `first`.
+        is_first, is_last: whether the text begins, and ends, in this window.
+    """
+    for answer, start in answers:
+        start, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
+        if not offsets or not (is_first or offsets[0][0] <= start) or not (is_last or end <= offsets[-1][1]):
+            continue
+        tokens = [number for number, (left, right) in enumerate(offsets) if left < end and right > start]
+        if tokens:
+            return first + tokens[0], first + tokens[-1]
+    return None
+
+
+def report_windows(windows: Dataset, rows: Dataset, split: str, data_args: QuestionArguments, run: Run) -> Dataset:
+    """Say how many windows there are; for training, leave out those without a label.
+
+    They teach nothing, and without them the mean over a batch is one over labelled rows, as gradient accumulation
+    needs it.
+    """
+    say(f"{split}: {len(rows)} questions in {len(windows)} windows of at most {data_args.max_seq_length} tokens", run)
+    if split != "train" or data_args.version_2_with_negative:
+        return windows
+    kept = np.flatnonzero(np.array(windows["start_positions"]) < data_args.max_seq_length)
+    unlearned = len(rows) - len(set(np.array(windows["row"])[kept]))
+    if len(kept) < len(windows):
+        say(f"{split}: {len(windows) - len(kept)} windows without the answer are left out", run)
+    if unlearned == len(rows):
+        raise DataError(
+            f"no window of --max_seq_length {data_args.max_seq_length} holds a whole answer of the training data: "
+            "give a larger --max_seq_length, or a larger --doc_stride."
+        )
+    if unlearned:
+        say(f"{split}: {unlearned} questions have an answer that no window holds as a whole (--doc_stride)", run)
+    return windows.select(kept)
+
+
+# Answers
+
+
+def find_answers(
+    rows: Dataset, windows: Dataset, logits: tuple[np.ndarray, np.ndarray], data_args: QuestionArguments
+) -> list[dict[str, Any]]:
+    """For each row `text`, the answer, and `nbest`, the best ones over all of its windows with their probabilities.
+
+    With --version_2_with_negative the text is empty where no answer is ahead of the best answer by more than
+    --null_score_diff_threshold; `null_odds` is how far it is ahead.
+
+    Args:
+        logits: of start and end, [windows, L] each.
+    """
+    spans: list[dict[tuple[int, int], tuple[float, float]]] = [{} for _ in rows]
+    nulls = [(np.inf, np.inf)] * len(rows)
+    places = zip(windows["row"], windows["first"], windows["offsets"], strict=True)
+    for (row, first, offsets), start, end in zip(places, *logits, strict=True):
+        start, end = start.astype(np.float64), end.astype(np.float64)
+        # Only tokens of the text take part, so no answer lies in the question or in padding.
+        inside = slice(first, first + len(offsets))
+        for left, right in best_spans(start[inside], end[inside], data_args.n_best_size, data_args.max_answer_length):
+            span = offsets[left][0], offsets[right][1]
+            scores = start[inside][left], end[inside][right]
+            spans[row][span] = max(scores, spans[row].get(span, scores), key=sum)  # windows overlap
+        # A window without the answer has no answer; that the text has none, all windows must say.
+        nulls[row] = min(nulls[row], (start[0], end[0]), key=sum)
+    contexts = rows[data_args.context_column_name]
+    return [choose(*found, data_args) for found in zip(contexts, spans, nulls, strict=True)]
+
+
+def best_spans(start: np.ndarray, end: np.ndarray, n_best: int, longest: int) -> list[tuple[int, int]]:
+    """The best pairs of one of the best starts and one of the best ends, best first; or else the best single token."""
+    starts, ends = np.argsort(-start)[:n_best], np.argsort(-end)[:n_best]
+    lengths = ends[None, :] - starts[:, None] + 1  # [starts, ends]
+    scores = np.where((lengths > 0) & (lengths <= longest), start[starts][:, None] + end[ends][None, :], -np.inf)
+    best = np.argsort(-scores, axis=None)[: min(n_best, np.isfinite(scores).sum())]
+    if len(start) and not len(best):
+        return [(int((start + end).argmax()),) * 2]
+    return [(int(starts[i]), int(ends[j])) for i, j in zip(*np.unravel_index(best, scores.shape), strict=True)]
+
+
+def choose(
+    context: str,
+    spans: dict[tuple[int, int], tuple[float, float]],
+    null: tuple[float, float],
+    data_args: QuestionArguments,
+) -> dict[str, Any]:
+    """The answer to one question, from the spans of its text and their two scores each."""
+    best = sorted(spans, key=lambda span: -sum(spans[span]))[: data_args.n_best_size]
+    candidates = [(context[left:right], spans[left, right]) for left, right in best]
+    if data_args.version_2_with_negative or not candidates:
+        candidates.append(("", null))
+    candidates.sort(key=lambda candidate: -sum(candidate[1]))
+    chances = softmax([sum(scores) for _, scores in candidates])
+    found = {
+        "nbest": [
+            {"text": text, "probability": float(chance), "start_logit": float(start), "end_logit": float(end)}
+            for (text, (start, end)), chance in zip(candidates, chances, strict=True)
+        ]
+    }
+    text = context[best[0][0] : best[0][1]] if best else ""
+    if not data_args.version_2_with_negative:
+        return {"text": text, **found}
+    odds = float(sum(null) - sum(spans[best[0]])) if best else None  # None: the text has no tokens
+    is_null = odds is None or odds > data_args.null_score_diff_threshold
+    return {"text": "" if is_null else text, "null_odds": odds, **found}
+
+
+def write_predictions(run: Run, rows: Dataset, found: list[dict[str, Any]]) -> None:
+    """`predictions.json`, `nbest_predictions.json` and, where there may be no answer, `null_odds.json`, by id."""
+    ids = ids_of(rows)
+    files = {"text": "predictions", "nbest": "nbest_predictions", "null_odds": "null_odds"}
+    for key, name in files.items():
+        if run.is_main and key in found[0]:
+            content = {name: answer[key] for name, answer in zip(ids, found, strict=True)}
+            text = json.dumps(content, ensure_ascii=False, indent=1)
+            (run.folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+# Metrics
+
+
+def make_measure(
+    data: DatasetDict, windows: dict[str, Dataset], split: str, data_args: QuestionArguments
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """The function from the logits of all windows of a split, in order, to its metrics."""
+
+    def measure(prediction: EvalPrediction) -> dict[str, float]:
+        rows = data[split]
+        found = find_answers(rows, windows[split], prediction.predictions, data_args)
+        right = [[text for text, _ in as_answers(value)] for value in rows[data_args.answer_column_name]]
+        return score([answer["text"] for answer in found], right, data_args.version_2_with_negative)
+
+    return measure
+
+
+def score(texts: Iterable[str], right: Iterable[list[str]], with_negative: bool = False) -> dict[str, float]:
+    """Exact match and F1 in percent; for SQuAD 2 also of the questions with an answer, and those without alone.
+
+    Args:
+        right: the answers to each question, the best of which counts; none means that there is no answer.
+    """
+    scores = np.array([score_one(text, answers) for text, answers in zip(texts, right, strict=True)]) * 100
+    metrics = dict(zip(("exact_match", "f1"), scores.mean(0).tolist(), strict=True))
+    if with_negative:
+        has_answer = np.array([bool(answers) for answers in right])
+        if has_answer.any():
+            exact, f1 = scores[has_answer].mean(0).tolist()
+            metrics |= {"has_answer_exact_match": exact, "has_answer_f1": f1}
+        if not has_answer.all():
+            metrics |= {"no_answer_accuracy": float(scores[~has_answer, 0].mean())}
+    return metrics
+
+
+def score_one(text: str, answers: list[str]) -> tuple[float, float]:
+    """Exact match and F1 of a text and the answer nearest to it."""
+    ours = words_of(text)
+    pairs = [(float(ours == words), overlap(ours, words)) for words in map(words_of, answers or [""])]
+    exact, f1 = zip(*pairs, strict=True)
+    return max(exact), max(f1)
+
+
+def overlap(ours: list[str], theirs: list[str]) -> float:
+    """F1 of the words in common."""
+    if not ours or not theirs:
+        return float(ours == theirs)
+    common = (Counter(ours) & Counter(theirs)).total()
+    return 2 * common / (len(ours) + len(theirs))
+
+
+def words_of(text: str) -> list[str]:
+    """The words that count, as in SQuAD: in lower case, without punctuation and English articles.
+
+    Chinese and Japanese are written without spaces: of these each character is a word, and runs of others between them
+    (digits, Latin letters) are words. Such texts also lose the punctuation that is not in ASCII.
+    """
+    has_no_spaces = re.search(f"[{NO_SPACES}]", text) is not None
+
+    def is_mark(character: str) -> bool:
+        is_other = has_no_spaces and unicodedata.category(character).startswith("P")
+        return is_other or character in string.punctuation
+
+    text = "".join(character for character in text.lower() if not is_mark(character))
+    text = re.sub(r"\b(a|an|the)\b", " ", text)
+    return re.findall(rf"[{NO_SPACES}]|[^\s{NO_SPACES}]+", text)
+
+
+if __name__ == "__main__":
+    launch(main)
