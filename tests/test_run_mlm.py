@@ -369,7 +369,6 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
         for name, command in re.findall(r"(?m)^python scripts/(\w+).py (.*)", join_lines(block)):
             words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
             if name == "prepare_data":
-                monkeypatch.setattr(prepare_data, "ROOT", Path.cwd())
                 monkeypatch.setattr(sys, "argv", ["prepare_data.py", *words])
                 prepare_data.main()
             else:
