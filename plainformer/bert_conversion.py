@@ -241,8 +241,8 @@ def bert_name(name: str) -> str | None:
 
 
 def _check_model_class(model_class: Any) -> None:
-    model_type = getattr(getattr(model_class, "config_class", None), "model_type", None)
-    model_type = model_type if isinstance(model_class, type) else None
+    config_class = getattr(model_class, "config_class", None) if isinstance(model_class, type) else None
+    model_type = getattr(config_class, "model_type", None)
     if model_type != PlainformerConfig.model_type or model_class is PlainformerPreTrainedModel:
         raise TypeError(
             f"model_class={model_class!r} is not a Plainformer model class: give PlainformerModel, "
@@ -268,13 +268,13 @@ def _read_config(source: str | os.PathLike, hub: dict[str, Any]) -> PretrainedCo
     if os.path.isfile(source):
         raise ValueError(f"source={os.fspath(source)!r} is a file: give the folder that holds config.json and weights.")
     name = os.fspath(source)
-    is_no_hub_id = isinstance(source, os.PathLike) or os.path.isabs(name) or name[:1] in ".~" or name.count("/") > 1
-    if is_no_hub_id and not os.path.isdir(source):
+    must_be_folder = isinstance(source, os.PathLike) or os.path.isabs(name) or name[:1] in ".~" or name.count("/") > 1
+    if must_be_folder and not os.path.isdir(source):
         raise FileNotFoundError(f"source={name!r}: there is no such folder (now in {os.getcwd()!r}).")
     try:
         raw = dict(PretrainedConfig.get_config_dict(source, **hub)[0])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The config.json of {source!s} holds no configuration, but another JSON value.") from error
+        raise ValueError(f"The config.json of {source!s} is not a JSON object: fetch it again.") from error
     if not raw:
         raise OSError(f"{source!s} holds no config.json{_inside(hub)}: check the folder and subfolder.")
     model_type = raw.get("model_type")
@@ -383,6 +383,8 @@ def _inside(hub: dict[str, Any]) -> str:
 def _read_file(path: str) -> dict[str, Tensor]:
     try:
         weights = load_file(path) if path.endswith(".safetensors") else torch.load(path, "cpu", weights_only=True)
+    except (PermissionError, FileNotFoundError):
+        raise
     except (SafetensorError, EOFError, OSError, RuntimeError) as error:
         raise ValueError(
             f"{path} cannot be read ({error}): it is damaged, or the placeholder of a file that git-lfs has yet to "
@@ -391,7 +393,8 @@ def _read_file(path: str) -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise ValueError(
             f"{path} is not a plain pickle of tensors, so it was refused and nothing in it was run: a pickle can hold "
-            "calls. Take the safetensors file of this model, or convert it where you trust its author."
+            "calls. Take the safetensors file of this model, or convert it where you trust its author. A file of a few "
+            "hundred bytes is the placeholder of one that git-lfs has yet to fetch."
         ) from error
     _check_weights(path, weights)
     return weights

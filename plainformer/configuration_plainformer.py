@@ -99,7 +99,7 @@ class PlainformerConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         _warn_about_lookalikes(kwargs)
-        _check_labels(kwargs)
+        _read_labels(kwargs)
         if "auto_map" in kwargs:
             kwargs["auto_map"] = _own_auto_map(kwargs["auto_map"])
         output_attentions = kwargs.pop("output_attentions", False)  # transformers 5 would want the eager kernel for it
@@ -203,7 +203,7 @@ class PlainformerConfig(PretrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "PlainformerConfig":
         """As in transformers; another `num_labels` than the dictionary's replaces its label names."""
-        _check_labels(kwargs)
+        _read_labels(kwargs)
         names, num_labels = config_dict.get("id2label"), kwargs.get("num_labels")
         if names is not None and num_labels is not None and len(names) != num_labels:
             config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
@@ -337,8 +337,8 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
             )
 
 
-def _check_labels(kwargs: dict[str, Any]) -> None:
-    """Label names, however they are given, number the classes from 0; `label2id` alone gives them too."""
+def _read_labels(kwargs: dict[str, Any]) -> None:
+    """Check the label names of `kwargs`, which number the classes from 0; `label2id` alone gives it an `id2label`."""
     num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
     if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers.tokenization_utils_base import VERY_LARGE_INTEGER
 from transformers.utils import logging
 
-from .configuration_plainformer import CLASSIFIER_POOLINGS
+from .configuration_plainformer import CLASSIFIER_POOLINGS, PlainformerConfig
 from .modeling_plainformer import PlainformerPreTrainedModel
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
+NO_LIMIT = int(1e30)  # the `model_max_length` of a tokenizer that has none
 TEXTS_PER_CHUNK = 4096  # texts that the tokenizer is given at once, so that its progress shows
 
 
@@ -33,18 +34,18 @@ def encode(
 ) -> Tensor:
     """One vector per text, in the order of the texts.
 
-    The texts are sorted by length and cut into batches of about as many tokens each, so that short texts do not wait
+    The texts are sorted by length and cut into batches of about equally many tokens, so that short texts do not wait
     for long ones and no batch outgrows the memory. The vector is that of the encoder's last layer; a head, if `model`
     has one, is not used.
 
     Args:
-        model: a Plainformer model, on the device where it should run. Which of its modules train is restored.
+        model: a Plainformer model, on the device where it should run. Each module's training mode is restored.
         tokenizer: the one that belongs to it.
         texts: the texts, in a list or any other iterable with an order.
         pooling: "mean" over the real tokens, or "cls", the first of them.
         normalize: divide each vector by its length, so that a dot product is a cosine.
-        max_length: tokens at which a text is cut off, which a logged warning counts; by default what tokenizer and
-            model allow.
+        max_length: the most tokens of a text; longer ones are cut off, and a logged warning says how many. By default
+            what the tokenizer and the model allow.
         tokens_per_batch: about how many tokens are computed at once.
         show_progress: show a progress bar.
 
@@ -52,11 +53,12 @@ def encode(
         float32 vectors on the CPU, [len(texts), E]; zeros for a text without a token.
 
     Raises:
-        TypeError: `texts` is a single string, a set or a mapping, or holds something else than strings; `model` is no
-            Plainformer; a number is no integer.
+        TypeError: `texts` is a single string, a set or a mapping, or holds something other than strings; `model` is
+            not a Plainformer model; a number is not an integer.
         ValueError: an unknown `pooling`, a number below 1, or text that is not valid Unicode.
     """
-    if not isinstance(model, PlainformerPreTrainedModel):
+    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
+    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
         raise TypeError(
             f"model is a {type(model).__name__}, not a Plainformer model. "
             "Convert a BERT with plainformer.from_bert(...)."
@@ -72,9 +74,10 @@ def encode(
     try:
         with torch.inference_mode(), tqdm(total=len(texts), desc="encoding", disable=not show_progress) as progress:
             for chosen in _batches([len(one) for one in ids], tokens_per_batch):
-                rows = {"input_ids": [ids[i] for i in chosen]}
-                batch = tokenizer.pad(rows, return_attention_mask=True, return_tensors="pt").to(model.device)
-                encoded = encoder(**batch, return_layout=True, return_dict=True)
+                rows = [torch.tensor(ids[index], device=model.device) for index in chosen]
+                mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+                batch = pad_sequence(rows, batch_first=True)  # what stands at padding is never read
+                encoded = encoder(batch, attention_mask=mask, return_layout=True, return_dict=True)
                 vectors[chosen] = encoded.layout.pool(encoded.last_hidden_state, pooling).float().cpu()
                 progress.update(len(chosen))
     finally:
@@ -117,8 +120,8 @@ def _longest_allowed(
 ) -> int | None:
     """Tokens at which a text has to be cut off; None where nothing sets a limit."""
     limits = (tokenizer.model_max_length, max_length, encoder.config.position_limit)
-    longest = min((limit for limit in limits if limit is not None), default=VERY_LARGE_INTEGER)
-    return None if longest >= VERY_LARGE_INTEGER else longest  # the tokenizer's own word for no limit
+    longest = min((limit for limit in limits if limit is not None), default=NO_LIMIT)
+    return None if longest >= NO_LIMIT else longest
 
 
 def _tokenize(

@@ -11,6 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+REMEDIES = {  # for an id that is out of range, by the field that sets the range
+    "vocab_size": "Use the tokenizer that belongs to this model, or resize_token_embeddings for new tokens.",
+    "max_position_embeddings": "Truncate the text, or use a model that reaches further (resize_position_embeddings, or "
+    "position_embedding_type='sinusoidal').",
+    "type_vocab_size": "Leave token_type_ids out, or build the model with a larger type_vocab_size.",
+}
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
 
 
@@ -76,8 +82,7 @@ def read_ids(name: str, ids: Tensor, field: str, size: int | None) -> Tensor:
     low, high = (int(value) for value in ids.aminmax())
     if low < 0 or high >= size:
         raise ValueError(
-            f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. Use the tokenizer "
-            f"that belongs to this model, or enlarge it (resize_token_embeddings for new tokens)."
+            f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. {REMEDIES[field]}"
         )
     return ids
 

@@ -73,8 +73,6 @@ def varlen_fits(query: Tensor, dropout_p: float) -> bool:
     )
 
 
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, lengths: list[int]) -> Tensor:
-    """Attention within each of the sequences that stand one after the other in [T, H, D]."""
-    ends = torch.tensor([0, *lengths], device=query.device).cumsum(0, dtype=torch.int32)  # [S + 1]
-    longest = max(lengths)
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """Attention within each of the sequences in [T, H, D], which start and end at `ends`, int32 [S + 1]."""
     return load_varlen_attn()(query, key, value, ends, ends, longest, longest)

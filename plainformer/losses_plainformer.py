@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .configuration_plainformer import PlainformerConfig
 from .inputs_plainformer import check_shape, refuse_other_than_tensors, values_are_known
-from .padding_plainformer import Layout
+from .padding_plainformer import Layout, mask_out
 
 UNLABELLED = -100  # the class id that means "no label", as everywhere in Hugging Face
 
@@ -93,12 +93,10 @@ def choice_loss(logits: Tensor, labels: Tensor, exists: Tensor | None, num_items
 
 
 def real_labels(labels: Tensor, layout: Layout) -> Tensor:
-    """Labels [B, L] as the layout's computed values lie, [*]; whatever stands at padding is unlabelled."""
+    """Labels [B, L] as int64, -100 at padding, whatever stood there."""
     labels = _class_ids("labels", labels)
     check_shape("labels", labels, [tuple(layout.shape)])
-    if layout.real is not None:
-        labels = labels.to(layout.real.device)
-    return layout.gather(labels, UNLABELLED)
+    return labels if layout.real is None else mask_out(labels.to(layout.real.device), layout.real, UNLABELLED)
 
 
 def class_loss(logits: Tensor, labels: Tensor, num_items_in_batch: Count = None) -> Tensor:

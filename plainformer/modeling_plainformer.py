@@ -50,7 +50,6 @@ from .kernels_plainformer import KERNELS
 from .losses_plainformer import UNLABELLED, Count, choice_loss, class_loss, real_labels, sequence_loss, span_loss
 from .padding_plainformer import (
     Layout,
-    PaddedLayout,
     make_layout,
     read_mask,
     read_positions,
@@ -60,7 +59,7 @@ from .padding_plainformer import (
 )
 from .positions_plainformer import NoEmbedding, SinusoidalPositionEmbedding
 
-TOKENS_AT_ONCE = 512  # of the feed-forward on a CPU without gradients: 5 to 10 % faster at MiniLM's shape
+TOKENS_AT_ONCE = 512  # of the feed-forward in evaluation on a CPU: 5 to 10 % faster at MiniLM's shape
 
 
 def make_norm(config: PlainformerConfig, wanted: bool = True) -> nn.Module:
@@ -115,9 +114,11 @@ class PlainformerMLP(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[*, E] -> [*, E]."""
-        if torch.is_grad_enabled() or not values_are_known(hidden_states) or hidden_states.device.type != "cpu":
+        in_pieces = not self.training and not torch.is_grad_enabled() and hidden_states.device.type == "cpu"
+        if not in_pieces or not values_are_known(hidden_states):
             return self._branch(hidden_states)
-        # Nothing has to be kept for gradients: some tokens at a time, whose inner states stay in a CPU's cache.
+        # Nothing has to be kept for gradients: some tokens at a time, whose inner states stay in a CPU's cache. Not in
+        # training: reentrant checkpointing runs a layer without gradients first, and must draw the same dropout again.
         pieces = hidden_states.flatten(0, -2).split(TOKENS_AT_ONCE)
         return torch.cat([self._branch(piece) for piece in pieces]).view_as(hidden_states)
 
@@ -322,8 +323,8 @@ class PlainformerModel(PlainformerPreTrainedModel):
             cu_seq_lens_q, cu_seq_lens_k: boundaries [S + 1] of the sequences in a single packed row, as
                 `DataCollatorWithFlattening` gives them; they decide where sequences end.
             max_length_q, max_length_k: given by the same collator, and not needed.
-            seq_idx: which sequence of its row a place belongs to, [B, L]. Where neither is given, `position_ids` that
-                return to their first value start a sequence.
+            seq_idx: which sequence of its row a place belongs to, [B, L]. Where neither boundaries nor `seq_idx` are
+                given, a row whose `position_ids` return to their first value holds several sequences.
             return_layout: for a head: leave `last_hidden_state` as it lies in the layout, and return the layout.
 
         Returns:
@@ -488,7 +489,7 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
         hidden_states, layout = encoded.last_hidden_state, encoded.layout  # [*, E]
         if labels is not None and self.training and self.config.sparse_prediction and values_are_known(labels):
-            labels = real_labels(labels, PaddedLayout(layout.shape, layout.real)).to(hidden_states.device)  # [B, L]
+            labels = real_labels(labels, layout).to(hidden_states.device)  # [B, L]
             chosen = labels != UNLABELLED
             logits = self.lm_head(layout.select(hidden_states, chosen))  # [N, V]
             loss = class_loss(logits, labels[chosen], num_items_in_batch)
@@ -496,7 +497,7 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         logits = self.lm_head(hidden_states)  # [*, V]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, real_labels(labels, layout), num_items_in_batch)
+            loss = class_loss(logits, layout.gather(real_labels(labels, layout), UNLABELLED), num_items_in_batch)
         return MaskedLMOutput(loss, layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
@@ -581,11 +582,12 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
+        layout = encoded.layout
         logits = self.classifier(self.dropout(encoded.last_hidden_state))  # [*, C]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, real_labels(labels, encoded.layout), num_items_in_batch)
-        return TokenClassifierOutput(loss, encoded.layout.scatter(logits), encoded.hidden_states, encoded.attentions)
+            loss = class_loss(logits, layout.gather(real_labels(labels, layout), UNLABELLED), num_items_in_batch)
+        return TokenClassifierOutput(loss, layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
 class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):

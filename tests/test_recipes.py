@@ -335,8 +335,13 @@ def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, num
     fail_at(monkeypatch, 10, lambda: signal.raise_signal(number))
     before = signal.getsignal(signal.SIGTERM)
     plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
-    with pytest.raises(SystemExit) as stopped:
-        recipe.launch(lambda: run(*plan))
+    # A shell starts what runs in the background deaf to Ctrl-C, and the tests may be that.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            recipe.launch(lambda: run(*plan))
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
     assert stopped.value.code == code
     output = capsys.readouterr().out
     assert f"stopped. The last checkpoint is {tmp_path / 'out' / 'checkpoint-3'}" in output

@@ -27,6 +27,7 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
     kernels_plainformer,
+    modeling_plainformer,
 )
 from plainformer.padding_plainformer import PaddedLayout, UnpaddedLayout, ids_from_positions
 
@@ -160,6 +161,42 @@ def test_autocast(variant, model_class):
     real = expected > torch.finfo(torch.bfloat16).min
     torch.testing.assert_close(said[real].float(), expected[real], rtol=0.1, atol=0.1 * float(expected[real].std()))
     assert all(gradient.isfinite().all() for gradient in grads.values())
+
+
+@pytest.mark.parametrize("padded", [True, False], ids=["[T]", "[B, L]"])
+def test_evaluation_in_pieces(variant, padded, monkeypatch):
+    """Without gradients the feed-forward takes some tokens at a time, which changes nothing."""
+    monkeypatch.setattr(modeling_plainformer, "TOKENS_AT_ONCE", 5)
+    model = make_model(PlainformerModel, **variant)
+    inputs = make_inputs(PlainformerModel)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    inputs["attention_mask"][1, 3:] = 0 if padded else 1
+    sizes = []
+    model.layers[0].mlp.fc1.register_forward_hook(lambda _, args, __: sizes.append(args[0].shape[:-1].numel()))
+    expected = model(**inputs).last_hidden_state
+    with torch.no_grad():
+        assert_same(model(**inputs).last_hidden_state, expected)
+    whole = 27 if padded else 32
+    assert sizes == [whole, *[5] * (whole // 5), whole % 5]
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_draws_the_same_dropout_again(variant, reentrant, monkeypatch):
+    """Reentrant checkpointing runs a layer without gradients first: more tokens than are taken at once there."""
+    monkeypatch.setattr(modeling_plainformer, "TOKENS_AT_ONCE", 5)
+    model = make_model(PlainformerModel, hidden_dropout_prob=0.5, **variant).train()
+    inputs = make_inputs(PlainformerModel)
+
+    def learn_once() -> dict:
+        torch.manual_seed(1)
+        model.zero_grad()
+        model(**inputs).last_hidden_state.square().sum().backward()
+        return gradients(model)
+
+    expected = learn_once()
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    assert_same(learn_once(), expected)
 
 
 def test_dropout_is_on_in_training_only(variant):
@@ -375,6 +412,17 @@ def test_export_with_a_free_batch(model_class, pooling):
     other = {"input_ids": make_inputs(model_class, batch_size=3, length=11)["input_ids"]}
     other["attention_mask"] = torch.ones_like(other["input_ids"])
     assert_same(answers(exported(**other)), answers(model(**other)))
+
+
+@pytest.mark.parametrize(
+    "row_class", [PlainformerForSequenceClassification, PlainformerForQuestionAnswering], ids=short_name
+)
+def test_boundaries_of_packed_rows_are_refused_in_a_captured_graph(row_class):
+    model = make_model(row_class)
+    bounds = torch.tensor([0, 3, 6], dtype=torch.int32)
+    inputs = {"input_ids": torch.randint(1, 50, (1, 6)), "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    with pytest.raises(Exception, match="one answer per row"):
+        torch.export.export(model, (), kwargs=inputs, strict=False)
 
 
 def test_boundaries_that_do_not_fit_are_refused():
