@@ -161,7 +161,8 @@ def main() -> None:
         parser.error(f"{args.folder} holds no saved model: there is no config.json in it")
 
     sys.meta_path.insert(0, NoPlainformer)
-    os.environ.pop("HF_TOKEN", None)  # code out of a folder has no use for it
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):  # code out of a folder has no use for them
+        os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as empty:  # read when transformers is imported, so not before here
         os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": empty, "HF_MODULES_CACHE": f"{empty}/modules"}
         from transformers.utils import logging

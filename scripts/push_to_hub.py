@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 CARD = "README.md"
+ALL_OR_NOTHING = (
+    "The repository holds what it held before, or the whole new version: one commit changes all or nothing. "
+    "Push again to be sure."
+)
 # Files of the repository that a loader reads when they are there. Left over from an older version, they would be
 # mixed with the new one: model.safetensors, for example, is preferred to the shards of a model that has grown.
 READ_BY_LOADERS = (
@@ -210,9 +214,7 @@ def explaining(repo: str) -> Iterator[None]:
     except Exception as error:
         if (text := explain(error, repo)) is None:
             raise
-        raise Refusal(
-            f"{text}\nThe repository holds what it held before: one commit changes all or nothing."
-        ) from error
+        raise Refusal(f"{text}\n{ALL_OR_NOTHING}") from error
 
 
 def explain(error: BaseException | None, repo: str) -> str | None:
@@ -298,7 +300,7 @@ def main() -> None:
     except Refusal as refusal:
         sys.exit(f"error: {refusal}")
     except KeyboardInterrupt:
-        sys.exit("error: broken off. The repository holds what it held before: one commit changes all or nothing.")
+        sys.exit(f"error: broken off. {ALL_OR_NOTHING}")
 
 
 if __name__ == "__main__":

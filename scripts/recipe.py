@@ -41,6 +41,7 @@ from plainformer.bert_conversion import BERT_CLASSES
 from plainformer.tokenization_plainformer import load_tokenizer, train_tokenizer
 
 Data = TypeVar("Data", bound=DataArguments)
+LOWER_IS_BETTER = ("loss", "mse", "perplexity")  # Trainer itself knows the loss only
 MARKER = "recipe.json"  # the settings and the state of the run; tells a folder of ours from somebody else's
 STATE = "trainer_state.json"  # what Trainer writes last into a checkpoint
 ARCHITECTURE = (
@@ -136,7 +137,7 @@ def parse_args(data_class: type[Data], argv: Sequence[str] | None, description: 
         model_args, data_args, training_args = parser.parse_dict({**values, **_evaluation_defaults(values)})
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(str(error)) from error
-    data_args.given = frozenset(given)
+    data_args.given = tuple(sorted(given))  # sorted: it is part of what prepared data is cached by
     if data_args.early_stopping_patience:  # or a run that is continued would wait anew
         training_args.restore_callback_states_from_checkpoint = True
     _check_arguments(model_args, data_args, training_args)
@@ -195,10 +196,12 @@ def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
     """Evaluate and save together and keep the best, as far as the user has not said otherwise."""
     if not values.get("do_train") or not values.get("do_eval"):
         return {}
-    strategy = values.get("eval_strategy", values.get("save_strategy", "epoch"))
+    by_steps = {"eval_steps", "save_steps"} & set(values)
+    strategy = values.get("eval_strategy", values.get("save_strategy", "steps" if by_steps else "epoch"))
     defaults = {"eval_strategy": strategy, "save_strategy": strategy, "load_best_model_at_end": strategy != "no"}
-    if "eval_steps" in values:
-        defaults["save_steps"] = values["eval_steps"]
+    if strategy == "steps":
+        steps = values.get("eval_steps", values.get("save_steps", 500))
+        defaults |= {"eval_steps": steps, "save_steps": steps}
     return {name: value for name, value in defaults.items() if name not in values}
 
 
@@ -234,14 +237,15 @@ def splits_needed(training_args: TrainingArguments) -> list[str]:
     return [split for split, is_wanted in zip(SPLITS, wanted, strict=True) if is_wanted]
 
 
-def choose_metric(
-    data_args: DataArguments, training_args: TrainingArguments, name: str, greater_is_better: bool = True
-) -> None:
-    """The metric that decides which model is the best, unless the user gave one."""
-    if "metric_for_best_model" not in data_args.given and training_args.load_best_model_at_end:
+def choose_metric(data_args: DataArguments, training_args: TrainingArguments, name: str) -> None:
+    """The metric that decides which model is the best, unless the user gave one, and which way is better."""
+    if not training_args.load_best_model_at_end:
+        return
+    if "metric_for_best_model" not in data_args.given:
         training_args.metric_for_best_model = name
-        if "greater_is_better" not in data_args.given:
-            training_args.greater_is_better = greater_is_better
+    if "greater_is_better" not in data_args.given:
+        chosen = training_args.metric_for_best_model.removeprefix("eval_")
+        training_args.greater_is_better = chosen not in LOWER_IS_BETTER
 
 
 def refuse_label_smoothing(training_args: TrainingArguments, task: str) -> None:
@@ -298,10 +302,16 @@ def open_run(
     settings = _settings(model_args, data_args, training_args)
     run = Run(folder, recipe, settings, None, training_args.process_index == 0)
     resume = _resume(training_args)
+    if isinstance(resume, str) and Path(resume).resolve().parent != folder.resolve():
+        raise RecipeError(
+            f"--resume_from_checkpoint {resume} is not in --output_dir {folder}: a run continues in its own folder. "
+            f"To start from its weights, give --model_name_or_path {resume}."
+        )
     with training_args.main_process_first(desc="look into the output folder"):
         old = _look_into(folder, recipe, resume)
         if old and resume:
             _check_same_settings(folder, old["settings"], settings)
+        if resume:
             run.checkpoint = _find_checkpoint(folder, resume)
     if run.is_main and resume:
         print(
@@ -333,9 +343,11 @@ def _look_into(folder: Path, recipe: str, resume: str | bool) -> dict[str, Any] 
         return None
     try:
         old = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        old["status"], old["recipe"], old["settings"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         raise RecipeError(f"--output_dir {folder} holds something else than a run of a recipe: name another.") from None
-    if old["status"] != "finished" and not any(folder.glob("checkpoint-*")):
+    is_empty = not any(folder.glob("checkpoint-*")) and not any(folder.glob("*.safetensors"))
+    if old["status"] != "finished" and is_empty:
         return None
     if not resume:
         state = "a finished run" if old["status"] == "finished" else "an unfinished run"

@@ -79,7 +79,7 @@ class DataArguments:
         default=None, metadata={"help": "Stop after so many evaluations in a row without a better metric."}
     )
     # The flags that the user gave; `parse_args` fills it in, and it is none of the flags.
-    given: frozenset[str] = field(default=frozenset(), init=False, repr=False)
+    given: tuple[str, ...] = field(default=(), init=False, repr=False)
 
     def file_of(self, split: str) -> str | None:
         """The file that a split is read from, if any."""

@@ -104,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         names = label_names(data, data_args, label, known)
     if problem_type != SINGLE:
         refuse_label_smoothing(training_args, problem_type)
-    choose_metric(data_args, training_args, *BEST[problem_type])
+    choose_metric(data_args, training_args, BEST[problem_type])
     data = cut(data, data_args, training_args.seed, same=texts)
 
     # 4. Tokenizer and model
@@ -285,7 +285,7 @@ def write_predictions(run: Run, model: PreTrainedModel, logits: np.ndarray) -> N
             )
 
 
-BEST = {SINGLE: ("accuracy", True), MULTI: ("f1", True), REGRESSION: ("mse", False)}
+BEST = {SINGLE: "accuracy", MULTI: "f1", REGRESSION: "mse"}
 MEASURE = {SINGLE: measure_single, MULTI: measure_multi, REGRESSION: measure_regression}
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     defaults = {"remove_unused_columns": False}  # the masks depend on columns that no model takes
     model_args, data_args, training_args = parse_args(MlmArguments, argv, __doc__, **defaults)
     check_settings(model_args, data_args, training_args)
-    choose_metric(data_args, training_args, "loss", greater_is_better=False)
+    choose_metric(data_args, training_args, "loss")
     run = open_run("run_mlm", model_args, data_args, training_args)
 
     # 2. Data: read, checked as a whole, cut

@@ -349,6 +349,54 @@ def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, num
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.parametrize(("metric", "best"), [("loss", min), ("eval_loss", min), ("accuracy", max)])
+def test_best_is_the_lowest_loss_or_the_highest_score(run, files, tmp_path, metric, best):
+    run(*files, *TINY, "--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", metric)
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    name = f"eval_{metric.removeprefix('eval_')}"
+    assert state["best_metric"] == best(entry[name] for entry in state["log_history"] if name in entry)
+
+
+def test_best_is_the_lowest_squared_error(run, tmp_path):
+    rows = [{"text": row["text"], "label": str(number / 2)} for number, row in enumerate(make_rows(16))]
+    path = write(tmp_path / "a.csv", rows)
+    flags = ["--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", "mse"]
+    run("--train_file", path, "--validation_file", path, *TINY, *flags)
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    assert state["best_metric"] == min(entry["eval_mse"] for entry in state["log_history"] if "eval_mse" in entry)
+
+
+@pytest.mark.parametrize("flag", ["--save_steps", "--eval_steps"])
+def test_steps_given_alone_are_kept_to(run, files, tmp_path, flag):
+    run(*files, *TINY, "--num_train_epochs", 1, "--per_device_train_batch_size", 6, flag, 2)  # 4 steps
+    log = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in log if "eval_loss" in entry] == [2, 4]
+
+
+def test_evaluation_by_steps_without_their_number(run, files):
+    assert "eval_accuracy" in run(*files, *TINY, "--num_train_epochs", 1, "--eval_strategy", "steps")
+
+
+def test_a_trained_model_is_not_overwritten(run, files, tmp_path):
+    run(*files, *TINY, "--num_train_epochs", 1, "--save_strategy", "no", "--eval_strategy", "no")
+    marker = tmp_path / "out" / "recipe.json"
+    marker.write_text(marker.read_text().replace('"finished"', '"running"'))  # killed while it evaluated
+    with pytest.raises(RecipeError, match="holds an unfinished run"):
+        run(*files, *TINY)
+    marker.write_text("[]")
+    with pytest.raises(RecipeError, match="holds something else"):
+        run(*files, *TINY)
+
+
+def test_a_checkpoint_of_another_folder_is_not_continued(run, files, tmp_path):
+    run(*files, *TINY, "--num_train_epochs", 1)
+    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
+    with pytest.raises(RecipeError, match="is not in --output_dir .*give --model_name_or_path"):
+        run(*files, *TINY, "--resume_from_checkpoint", checkpoint, out="new")
+    with pytest.raises(RecipeError, match="checkpoint-99 is no complete checkpoint"):
+        run(*files, *TINY, "--resume_from_checkpoint", tmp_path / "new" / "checkpoint-99", out="new")
+
+
 def test_folder_with_a_run_is_left_alone(run, files, tmp_path, monkeypatch, capsys):
     plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
     with monkeypatch.context() as patch:
