@@ -499,6 +499,25 @@ def checkpoint_config(model_args: ModelArguments) -> dict[str, Any]:
     return config
 
 
+def check_trained(model_args: ModelArguments, training_args: TrainingArguments, model_class: type) -> None:
+    """A run that does not train needs a checkpoint of its own task: what another head says would be noise."""
+    if training_args.do_train:
+        return
+    head = model_class.__name__.removeprefix("Plainformer")
+    trained_as = _head_of(checkpoint_config(model_args))
+    if trained_as != head and (head, trained_as) != ("ForMaskedLM", "ForPreTraining"):
+        raise RecipeError(
+            f"--model_name_or_path {model_args.model_name_or_path} was never trained for this (it is a "
+            f"{trained_as or 'model without a head'}, and a {head} is needed): train it first, with --train_file."
+        )
+
+
+def _head_of(config: dict[str, Any]) -> str:
+    """The head that a checkpoint was saved from: "ForMaskedLM", ..., or "" for none."""
+    architecture = (config.get("architectures") or [""])[0]
+    return architecture[architecture.find("For") :] if "For" in architecture else ""
+
+
 def trained_labels(model_args: ModelArguments) -> list[str]:
     """The class names of --model_name_or_path, in the order of their ids, for a run that does not train."""
     label2id = checkpoint_config(model_args).get("label2id")
@@ -520,7 +539,8 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict
         )
     if model_args.bert_baseline and kind != "bert":
         raise RecipeError(f"--bert_baseline starts from a BERT checkpoint, and {source} is a {kind}.")
-    keeps_head = "label2id" in fields and set(old.get("label2id") or ()) == set(fields["label2id"])
+    same_head = _head_of(old) == model_class.__name__.removeprefix("Plainformer")
+    keeps_head = "label2id" in fields and same_head and set(old.get("label2id") or ()) == set(fields["label2id"])
     if keeps_head:  # with the numbers that it was trained with
         label2id = old["label2id"]
         fields |= {"label2id": label2id, "id2label": {i: name for name, i in label2id.items()}}
@@ -539,8 +559,7 @@ def _renew_classifier(model: PreTrainedModel, old: dict[str, Any], source: str) 
     """Weights of a classifier mean nothing for other labels, not even where their number is the same."""
     fresh = type(model)(model.config).classifier
     model.classifier.load_state_dict(fresh.state_dict())
-    trained_for = (old.get("architectures") or ["?"])[0].removeprefix("Plainformer").removeprefix("Bert")
-    if trained_for in type(model).__name__:
+    if _head_of(old) and type(model).__name__.endswith(_head_of(old)):
         print(f"the labels are not those of {source} ({', '.join(old.get('label2id') or ['unnamed'])}): new classifier")
 
 

@@ -23,6 +23,7 @@ from recipe import (
     Run,
     callbacks,
     check_length,
+    check_trained,
     checkpoint_config,
     choose_metric,
     evaluate,
@@ -81,6 +82,7 @@ class ClassificationArguments(DataArguments):
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
     model_args, data_args, training_args = parse_args(ClassificationArguments, argv, __doc__)
+    check_trained(model_args, training_args, PlainformerForSequenceClassification)
     run = open_run("run_classification", model_args, data_args, training_args)
 
     # 2. Data: read, checked as a whole, cut

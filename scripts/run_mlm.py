@@ -36,6 +36,7 @@ from recipe import (
     Run,
     callbacks,
     check_length,
+    check_trained,
     choose_metric,
     evaluate,
     launch,
@@ -91,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
     defaults = {"remove_unused_columns": False}  # the masks depend on columns that no model takes
     model_args, data_args, training_args = parse_args(MlmArguments, argv, __doc__, **defaults)
+    check_trained(model_args, training_args, PlainformerForMaskedLM)
     check_settings(model_args, data_args, training_args)
     choose_metric(data_args, training_args, "loss")
     run = open_run("run_mlm", model_args, data_args, training_args)

@@ -26,6 +26,7 @@ from recipe import (
     Run,
     callbacks,
     check_length,
+    check_trained,
     choose_metric,
     evaluate,
     launch,
@@ -78,6 +79,7 @@ class NerArguments(DataArguments):
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
     model_args, data_args, training_args = parse_args(NerArguments, argv, __doc__)
+    check_trained(model_args, training_args, PlainformerForTokenClassification)
     run = open_run("run_ner", model_args, data_args, training_args)
 
     # 2. Data: read, checked as a whole, cut

@@ -24,13 +24,12 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from recipe import (
-    ModelArguments,
     OrderedTrainer,
     RecipeError,
     Run,
     callbacks,
     check_length,
-    checkpoint_config,
+    check_trained,
     choose_metric,
     evaluate,
     launch,
@@ -92,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
     model_args, data_args, training_args = parse_args(QuestionArguments, argv, __doc__)
     run = open_run("run_qa", model_args, data_args, training_args)
-    check_settings(model_args, data_args, training_args.do_train)
+    check_settings(data_args)
+    check_trained(model_args, training_args, PlainformerForQuestionAnswering)
     refuse_label_smoothing(training_args, "question answering")
     choose_metric(data_args, training_args, "f1")
 
@@ -153,19 +153,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 # Checks
 
 
-def check_settings(model_args: ModelArguments, data_args: QuestionArguments, do_train: bool) -> None:
-    """Raise a RecipeError for numbers that cannot be meant, and for a model that was not trained to answer."""
+def check_settings(data_args: QuestionArguments) -> None:
+    """Raise a RecipeError for numbers that cannot be meant."""
     for name, least in (("n_best_size", 1), ("max_answer_length", 1), ("doc_stride", 0)):
         value = getattr(data_args, name)
         if value < least:
             raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
-    if not do_train:
-        trained_as = (checkpoint_config(model_args).get("architectures") or ["nothing"])[0]
-        if not trained_as.endswith("ForQuestionAnswering"):
-            raise RecipeError(
-                f"--model_name_or_path {model_args.model_name_or_path} was never trained for questions (its config "
-                f"says {trained_as}): train it first, with --train_file."
-            )
 
 
 def find_columns(data: DatasetDict, data_args: QuestionArguments) -> tuple[str, str]:

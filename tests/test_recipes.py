@@ -39,7 +39,13 @@ from recipe_helpers import (
 from run_classification import main
 from transformers import EvalPrediction
 
-from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerForSequenceClassification
+from plainformer import (
+    PlainformerConfig,
+    PlainformerForMaskedLM,
+    PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
+)
+from plainformer.tokenization_plainformer import train_tokenizer
 
 
 @pytest.fixture
@@ -468,6 +474,21 @@ def test_settings_that_cannot_work(run, files, flags, message):
     assert message in str(error.value)
 
 
+def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
+    """Not to predict with, and not as the start of a classifier, though names and shape agree."""
+    texts = train_tokenizer([row["text"] for row in make_rows(24)], show_progress=False, model_max_length=16)
+    texts.save_pretrained(tmp_path / "tagger")
+    labels = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+    config = PlainformerConfig(len(texts), max_position_embeddings=16, initializer_range=5.0, **SIZES, **labels)
+    tagger = PlainformerForTokenClassification(config)
+    tagger.save_pretrained(tmp_path / "tagger")
+    with pytest.raises(RecipeError, match="it is a ForTokenClassification, and a ForSequenceClassification is needed"):
+        run("--test_file", files[3], "--model_name_or_path", tmp_path / "tagger")
+    run(*files, "--model_name_or_path", tmp_path / "tagger", "--max_steps", 1, "--learning_rate", 0)
+    learnt = weights(tmp_path / "out")["classifier.weight"]
+    assert not torch.equal(learnt, tagger.classifier.weight)
+
+
 def test_settings_that_need_a_model(run, files, tmp_path):
     with pytest.raises(RecipeError, match="without training there must be a model: give --model_name_or_path"):
         run("--validation_file", files[3])
@@ -480,7 +501,7 @@ def test_settings_that_need_a_model(run, files, tmp_path):
     make_bert(tmp_path / "bert")
     with pytest.raises(RecipeError, match="is of model_type 'roberta': give a plainformer or bert checkpoint"):
         run(*files, "--model_name_or_path", tmp_path / "other", "--tokenizer_name", tmp_path / "bert")
-    with pytest.raises(RecipeError, match="was never trained for classes"):
+    with pytest.raises(RecipeError, match="was never trained for this .it is a model without a head"):
         run("--validation_file", files[3], "--model_name_or_path", tmp_path / "bert", out="third")
 
 
