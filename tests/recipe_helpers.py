@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -100,3 +101,13 @@ def grouped_by_length() -> list[str]:
     if hasattr(TrainingArguments, "group_by_length"):
         return ["--group_by_length"]
     return ["--train_sampling_strategy", "group_by_length"]
+
+
+def in_process(main: Callable, tmp_path: Path) -> Callable:
+    """A recipe's `main` with these flags, for small texts on a CPU, writing below `tmp_path` only."""
+
+    def run(*flags, out: str = "out") -> dict[str, float]:
+        always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / out, "--max_seq_length", 16]
+        return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
+
+    return run

@@ -30,6 +30,7 @@ from recipe_helpers import (
     crash,
     fail_at,
     grouped_by_length,
+    in_process,
     join_lines,
     make_bert,
     make_rows,
@@ -58,12 +59,7 @@ def files(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """The recipe with these flags, in this process; its cache is the test's own."""
-
-    def run(*flags, out: str = "out") -> dict[str, float]:
-        always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / out, "--max_seq_length", 16]
-        return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
-
-    return run
+    return in_process(main, tmp_path)
 
 
 # Training

@@ -22,6 +22,7 @@ from recipe_helpers import (
     assert_same_run,
     crash,
     fail_at,
+    in_process,
     join_lines,
     make_bert,
     make_rows,
@@ -49,12 +50,7 @@ def files(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """The recipe with these flags, in this process; its cache is the test's own."""
-
-    def run(*flags, out: str = "out") -> dict[str, float]:
-        always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / out, "--max_seq_length", 16]
-        return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
-
-    return run
+    return in_process(main, tmp_path)
 
 
 @pytest.fixture

