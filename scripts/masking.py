@@ -20,22 +20,18 @@ import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from datasets import Dataset
+from recipe_data import UNLABELLED, UNSPACED
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, TrainerCallback
 
-if TYPE_CHECKING:
-    from datasets import Dataset
-
-UNLABELLED = -100  # the label of a token that is not to be predicted
 NO_WORD = -1  # the word of a special token
 AS_MASK, AS_RANDOM = 0.8, 0.1  # of the chosen tokens (Devlin et al. 2018); the others stay as they are
-# Han characters and kana: scripts without spaces, in which a run of characters is not a word.
-UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+IS_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 Segmenter = Callable[[str], Iterable[str]]  # text -> its words, in order
 Columns = dict[str, list[list[int]]]  # as `datasets.map(batched=True)` takes and gives them
@@ -127,7 +123,7 @@ def words_of_tokens(
             continue
         if owner is not None:
             now = owner[start]
-        elif UNSPACED.search(text, start, end):
+        elif IS_UNSPACED.search(text, start, end):
             now = ("token", token)  # equal to no other: the tokenizer may or may not split around such characters
         else:
             now = ("word", word)

@@ -67,7 +67,7 @@ def write_card(card: Card, report: dict, folder: Path) -> str:
         "## Choices",
         tabulate(("field", "value"), [(f"`{name}`", f"`{value}`") for name, value in report["choices"].items()]),
         "## Data",
-        list_data(card),
+        list_data(card, folder),
         "## Metrics",
         list_metrics(folder),
     ]
@@ -125,9 +125,23 @@ def loading_lines(repo_id: str, auto: str, revision: str, *, tokenizer: bool) ->
     return "\n".join(lines)
 
 
-def list_data(card: Card) -> str:
-    links = [f"[{name}](https://huggingface.co/datasets/{name})" for name in card.datasets]
-    return "Trained on " + ", ".join(links) + "." if links else "Not stated."
+def list_data(card: Card, folder: Path) -> str:
+    """What the user says; else the dataset of the Hub, or the name and the digest of the file, of a recipe's run."""
+    run = read_json(folder / "recipe.json").get("settings", {})
+    names = card.datasets or [name for name in [run.get("dataset_name")] if name]
+    if names:
+        links = [f"[{name}](https://huggingface.co/datasets/{name})" for name in names]
+        return "Trained on " + ", ".join(links) + "."
+    return f"Trained on a file of its author's: {run['train_file']}." if run.get("train_file") else "Not stated."
+
+
+def read_json(path: Path) -> dict:
+    """What a JSON file holds; nothing where there is none, or where it is no object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
 
 
 def list_metrics(folder: Path) -> str:
@@ -139,13 +153,10 @@ def read_metrics(folder: Path) -> list[tuple[str, str, float]]:
     """File, name and value of every figure that Trainer or the quickstart left in the folder; a name counts once."""
     found: dict[str, tuple[str, float]] = {}
     for file in METRIC_FILES:
-        try:
-            values = json.loads((folder / file).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
+        values = read_json(folder / file)
         if file == "trainer_state.json":
             values = last_evaluation(values)
-        for name, value in values.items() if isinstance(values, dict) else ():
+        for name, value in values.items():
             if is_metric(name, value):
                 found.setdefault(name, (file, value))
     return [(file, name, value) for name, (file, value) in found.items()]

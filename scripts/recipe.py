@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import hashlib
 import json
 import os
 import re
@@ -21,8 +22,8 @@ from typing import Any, TypeVar
 
 import torch
 import transformers
-from datasets import Dataset
-from recipe_data import SPLITS, DataArguments, DataError
+from datasets import Dataset, DatasetDict
+from recipe_data import SPLITS, DataArguments, DataError, read_column
 from torch.utils.data import DataLoader
 from transformers import (
     AutoTokenizer,
@@ -32,6 +33,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
+    TrainerState,
     TrainingArguments,
 )
 from transformers.trainer_utils import PredictionOutput
@@ -58,7 +60,7 @@ ARCHITECTURE = (
 ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 # What may change between the two halves of a run without changing its result. All else defines the run.
 FREE = re.compile(
-    r"(logging_|log_|hub_|push_to_hub|dataloader_|trackio_|ddp_|report_to|run_name|project|disable_tqdm|debug"
+    r"(logging_|log_|hub_|push_to_hub|dataloader_(?!drop_last)|trackio_|ddp_|report_to|run_name|project|disable_tqdm|debug"
     r"|output_dir|overwrite_|resume_from_checkpoint|save_total_limit|local_rank|skip_memory_metrics|eval_accumulation"
     r"|do_train|do_eval|do_predict|use_cpu|no_cuda|token$|cache_dir|preprocessing_num_workers|test_file"
     r"|max_predict_samples|given|_n_gpu|deepspeed_plugin)"
@@ -147,31 +149,36 @@ def parse_args(data_class: type[Data], argv: Sequence[str] | None, description: 
 
 def _given(parser: HfArgumentParser, argv: list[str]) -> dict[str, Any]:
     """The values that the user gave, and no defaults."""
-    names = {action.dest for action in parser._actions} - {"help"}
     if len(argv) == 1 and argv[0].endswith((".json", ".yaml", ".yml")):
-        values = _read_settings(argv[0])
-    else:
-        unset = object()
-        parser.set_defaults(**dict.fromkeys(names, unset))
-        namespace, unknown = parser.parse_known_args(argv)
-        values = {name: value for name, value in vars(namespace).items() if value is not unset}
-        values.update({word.removeprefix("--").split("=")[0]: None for word in unknown[:1]})
+        argv = _read_settings(argv[0])
+    names, unset = {action.dest for action in parser._actions} - {"help"}, object()
+    parser.set_defaults(**dict.fromkeys(names, unset))
+    namespace, unknown = parser.parse_known_args(argv)
+    values = {name: value for name, value in vars(namespace).items() if value is not unset}
+    values.update({word.removeprefix("--").split("=")[0]: None for word in unknown[:1]})
     for name in set(values) - names:
         close = difflib.get_close_matches(name, names, n=1)
         raise RecipeError(f"--{name} is no argument.{f' Did you mean --{close[0]}?' if close else ' See --help.'}")
     return values
 
 
-def _read_settings(path: str) -> dict[str, Any]:
-    import yaml  # comes with transformers; JSON is YAML
+def _read_settings(path: str) -> list[str]:
+    """The words of a command line that says the same, so that values are checked and converted as they are there."""
+    import yaml  # comes with transformers
 
+    read = json.loads if path.endswith(".json") else yaml.safe_load
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        values = read(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise RecipeError(f"{path} could not be read: {error}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path} holds no settings: write name: value pairs, or an object in JSON.")
-    return values
+    return [word for name, value in values.items() if value is not None for word in _as_words(name, value)]
+
+
+def _as_words(name: str, value: Any) -> list[str]:
+    values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
+    return [f"--{name}", *map(str, values)]
 
 
 def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -237,14 +244,26 @@ def splits_needed(training_args: TrainingArguments) -> list[str]:
     return [split for split, is_wanted in zip(SPLITS, wanted, strict=True) if is_wanted]
 
 
-def choose_metric(data_args: DataArguments, training_args: TrainingArguments, name: str) -> None:
-    """The metric that decides which model is the best, unless the user gave one, and which way is better."""
+def choose_metric(data_args: DataArguments, training_args: TrainingArguments, names: Sequence[str]) -> None:
+    """The metric that decides which model is the best, and which way is better, unless the user gave them.
+
+    Args:
+        names: the metrics of the recipe, the one that decides by default first.
+
+    Raises:
+        RecipeError: the user's metric is none of them, which Trainer would see at the first evaluation.
+    """
     if not training_args.load_best_model_at_end:
         return
     if "metric_for_best_model" not in data_args.given:
-        training_args.metric_for_best_model = name
+        training_args.metric_for_best_model = names[0]
+    chosen = training_args.metric_for_best_model.removeprefix("eval_")
+    if chosen not in (*names, "loss"):
+        raise RecipeError(
+            f"--metric_for_best_model {training_args.metric_for_best_model}: there is no such metric here, only "
+            f"{', '.join(dict.fromkeys((*names, 'loss')))}."
+        )
     if "greater_is_better" not in data_args.given:
-        chosen = training_args.metric_for_best_model.removeprefix("eval_")
         training_args.greater_is_better = chosen not in LOWER_IS_BETTER
 
 
@@ -257,10 +276,19 @@ def refuse_label_smoothing(training_args: TrainingArguments, task: str) -> None:
         )
 
 
+class BestCheckpointHere(TrainerCallback):
+    """A run that is continued in a folder which was moved finds its best checkpoint there, not where it was."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if state.best_model_checkpoint:
+            state.best_model_checkpoint = str(Path(args.output_dir) / Path(state.best_model_checkpoint).name)
+
+
 def callbacks(data_args: DataArguments) -> list[TrainerCallback]:
-    """Early stopping, if it was asked for."""
+    """Early stopping, if it was asked for, and what a run needs anyway."""
     patience = data_args.early_stopping_patience
-    return [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
+    stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
+    return [BestCheckpointHere(), *stopping]
 
 
 # 2. The folder of a run
@@ -362,15 +390,25 @@ def _look_into(folder: Path, recipe: str, resume: str | bool) -> dict[str, Any] 
 
 
 def _settings(*arguments: Any) -> dict[str, Any]:
-    """What defines a run, as JSON: models and hyper-parameters by value, files by their name and size."""
+    """What defines a run, as JSON: models and hyper-parameters by value, files by their name and content."""
     settings = {}
     for group in arguments:
         values = group.to_dict() if isinstance(group, TrainingArguments) else dataclasses.asdict(group)
         settings.update({name: value for name, value in values.items() if not FREE.match(name)})
+        if isinstance(group, TrainingArguments):
+            settings["number of processes"] = group.world_size
     for name in ("train_file", "validation_file"):
         if settings.get(name) and os.path.isfile(settings[name]):
-            settings[name] = f"{Path(settings[name]).name}, {os.path.getsize(settings[name])} bytes"
+            settings[name] = f"{Path(settings[name]).name}, SHA-256 {_digest(settings[name])[:16]}"
     return json.loads(json.dumps(settings, default=str))
+
+
+def _digest(path: str) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _check_same_settings(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
@@ -415,18 +453,15 @@ def _is_complete(checkpoint: Path) -> bool:
 # 3. Tokenizer and model
 
 
-def load_tokenizer_for(
-    model_args: ModelArguments, run: Run, texts: Iterable[str], max_length: int | None = None
-) -> PreTrainedTokenizerBase:
+def load_tokenizer_for(model_args: ModelArguments, run: Run, texts: Iterable[str]) -> PreTrainedTokenizerBase:
     """The tokenizer of the checkpoint that is continued, or `--tokenizer_name`, or the model's, or a new one.
 
     Args:
         texts: what a new vocabulary is trained on; read only in that case.
-        max_length: `model_max_length` of one made from a vocab.txt or anew; None for the positions of the model.
     """
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     options = {"do_lower_case": not model_args.cased}
-    options["model_max_length"] = max_length or model_args.max_position_embeddings or 512
+    options["model_max_length"] = model_args.max_position_embeddings or 512
     try:
         if source is None:
             return train_tokenizer(texts, model_args.vocab_size, show_progress=run.is_main, **options)
@@ -473,6 +508,8 @@ def load_model(
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(str(error)) from error
     _check_vocabulary(model, tokenizer)
+    if (limit := _positions(model)) is not None:  # whatever the tokenizer was made for
+        tokenizer.model_max_length = min(tokenizer.model_max_length, limit)
     return model
 
 
@@ -573,15 +610,38 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 
 def check_length(model: PreTrainedModel, data_args: DataArguments) -> None:
     """Raise a RecipeError where --max_seq_length exceeds learned positions."""
-    limit, length = model.config.max_position_embeddings, data_args.max_seq_length
-    if getattr(model.config, "position_embedding_type", "learned") in ("learned", "absolute") and length > limit:
+    limit, length = _positions(model), data_args.max_seq_length
+    if limit is not None and length > limit:
         raise RecipeError(
             f"--max_seq_length {length} is more than the {limit} learned positions of the model "
             f"(max_position_embeddings): give at most {limit}, or choose --position_embedding_type sinusoidal."
         )
 
 
+def _positions(model: PreTrainedModel) -> int | None:
+    """The number of learned positions, of a Plainformer or a BERT; None for positions without end."""
+    kind = getattr(model.config, "position_embedding_type", "learned")
+    return model.config.max_position_embeddings if kind in ("learned", "absolute") else None
+
+
 # 4. Prepare
+
+
+def drop_missing_labels(
+    data: DatasetDict, column: str, is_missing: Callable[[Any], bool], run: Run, some_may_be: bool = False
+) -> DatasetDict:
+    """The data, without the labels of the test split where they are missing: it is predicted, and not measured.
+
+    Args:
+        some_may_be: an empty label is an answer too, so that labels are missing only where all of them are empty.
+    """
+    if "test" not in data or column not in data["test"].column_names:
+        return data
+    missing, count = sum(map(is_missing, read_column(data["test"], column))), len(data["test"])
+    if not missing or (some_may_be and missing < count):
+        return data
+    say(f"test: {missing} of {count} rows have no {column!r}: predicted, and not measured", run)
+    return DatasetDict({**data, "test": data["test"].remove_columns(column)})
 
 
 def map_rows(

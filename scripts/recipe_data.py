@@ -41,6 +41,13 @@ EXTENSIONS = {
     ".iob2": "conll",
 }
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
+READERS = 2  # raise it when a reader reads the same file in another way: it is a part of the cache's key
+# Written without spaces, so that a run of characters is no word: those of Chinese, and of Japanese with its kana.
+UNSPACED = (
+    r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
+UNLABELLED = -100  # the label that torch's loss passes over
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
 
 
@@ -197,9 +204,9 @@ def file_format(data_args: DataArguments, path: str) -> str:
     return data_args.file_format or EXTENSIONS[extension]
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _stamp(path: str) -> tuple[int, ...]:
     status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, READERS
 
 
 def _own_error(error: BaseException | None) -> DataError | None:
@@ -271,7 +278,7 @@ def json_layout(path: str) -> str:
 # One generator per format. All of them count lines from 1 and stop at the first line that is not right.
 
 
-def _read_rows(kind: str, path: str, stamp: tuple[int, int]) -> Iterator[dict]:
+def _read_rows(kind: str, path: str, stamp: tuple[int, ...]) -> Iterator[dict]:
     """The rows of a file as dictionaries. The stamp is only there to be part of the cache's key."""
     readers = {"csv": read_csv, "tsv": read_tsv, "text": read_text, "conll": read_conll, "json": read_json}
     for _, row in readers[kind](path):
@@ -352,14 +359,17 @@ def read_conll(path: str) -> Iterator[tuple[int, dict[str, list[str]]]]:
     """`(first line, {"tokens": [...], "tags": [...]})` of every sentence.
 
     One token a line, in columns between tabs or blanks: the token first, its tag last; a blank line ends a sentence.
-    `-DOCSTART-` lines and, as in CoNLL-U, lines that start with `# ` are left out. A file of one column has no tags.
-    CoNLL-U itself (`.conllu`, ten columns) has the word second and its part of speech, `UPOS`, fourth.
+    `-DOCSTART-` lines and, as in CoNLL-U, comments that start with `# ` are left out; `# O` is the token `#`
+    and its tag where others have that tag. A file of one column has no tags. CoNLL-U itself (`.conllu`, ten columns)
+    has the word second and its part of speech, `UPOS`, fourth.
     """
     rows: list[list[str]] = []
     start, width, first = 0, 0, 0
     is_conllu = Path(path).suffix.lower() == ".conllu"
+    shapes = set() if is_conllu else _shapes_between_blanks(path)
     for line, text in chain(_numbered_lines(path), [(0, "")]):
-        if text.strip() and not text.startswith(("-DOCSTART-", "# ")):
+        is_comment = text.startswith("# ") and (len(text.split()), text.split()[-1]) not in shapes
+        if text.strip() and not is_comment and not text.startswith("-DOCSTART-"):
             columns = text.rstrip().split("\t") if "\t" in text else text.split()
             width, first = width or len(columns), first or line
             _check_conll_line(path, line, columns, width, first)
@@ -368,9 +378,18 @@ def read_conll(path: str) -> Iterator[tuple[int, dict[str, list[str]]]]:
                 rows.append(columns)
             elif columns[0].isdigit():  # 1-2 joins two words that have lines of their own, 2.1 is not in the text
                 rows.append([columns[1], columns[3]])
-        elif rows and not text.startswith("# "):
+        elif rows and not is_comment:
             yield start, _sentence(rows)
             rows = []
+
+
+def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
+    """The number of columns, and the tag, of each line that can be no comment and has blanks between its columns.
+
+    `# O` is then a token where there are others of two columns with the tag O, and `# newdoc` a comment.
+    """
+    lines = (text.split() for _, text in _filled_lines(path) if not text.startswith("# ") and "\t" not in text)
+    return {(len(columns), columns[-1]) for columns in lines}
 
 
 def _check_conll_line(path: str, line: int, columns: list[str], width: int, first: int) -> None:
@@ -592,7 +611,8 @@ def label_names(
     if known is not None:
         names = list(known)
     else:
-        names = sorted({name for label in data["train"][column] for name in as_labels(label)}, key=_label_order)
+        train = read_column(data["train"], column)
+        names = sorted({name for label in train for name in as_labels(label)}, key=_label_order)
     if len(names) < 2:
         raise DataError(
             f"{_source(data_args, 'train')} has only the labels {names} in {column!r}: there is nothing to tell apart. "
@@ -609,7 +629,7 @@ def _is_unlabelled(label: Any) -> bool:
 def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: list[str], whose: str) -> None:
     known = set(names)
     for split, rows in data.items():
-        for row, label in enumerate(rows[column] if column in rows.features else ()):
+        for row, label in enumerate(read_column(rows, column) if column in rows.features else ()):
             unknown = next((name for name in as_labels(label) if name not in known), None)
             if unknown is not None:
                 raise DataError(

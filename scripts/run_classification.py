@@ -26,6 +26,7 @@ from recipe import (
     check_trained,
     checkpoint_config,
     choose_metric,
+    drop_missing_labels,
     evaluate,
     launch,
     load_model,
@@ -50,6 +51,7 @@ from recipe_data import (
     find_column,
     label_names,
     load_data,
+    read_column,
 )
 from scipy.special import expit, softmax
 from scipy.stats import pearsonr, spearmanr
@@ -99,18 +101,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     else:
         problem_type = checkpoint_config(model_args).get("problem_type") or SINGLE
         known = trained_labels(model_args)
+    data = drop_missing_labels(data, label, lambda value: not as_labels(value), run, some_may_be=problem_type == MULTI)
     if problem_type == REGRESSION:
         names = None
         check_values(data, data_args, label)
     else:
+        if problem_type == SINGLE:
+            check_single(data, data_args, label)
         names = label_names(data, data_args, label, known)
     if problem_type != SINGLE:
         refuse_label_smoothing(training_args, problem_type)
-    choose_metric(data_args, training_args, BEST[problem_type])
+    choose_metric(data_args, training_args, METRICS[problem_type])
     data = cut(data, data_args, training_args.seed, same=texts)
 
     # 4. Tokenizer and model
-    corpus = (text for column in texts for text in data["train"][column])
+    corpus = (text for column in texts for text in read_column(data["train"], column))
     tokenizer = load_tokenizer_for(model_args, run, corpus)
     fields = {"problem_type": problem_type, **({} if names else {"num_labels": 1})}
     model = load_model(model_args, PlainformerForSequenceClassification, tokenizer, names, **fields)
@@ -175,7 +180,7 @@ def split_labels(data: DatasetDict, data_args: ClassificationArguments, label: s
 
 def find_problem_type(train: Dataset, data_args: ClassificationArguments, label: str) -> str:
     """Lists: several labels. Numbers, one of them with a decimal point: regression. All else: one class each."""
-    labels = train[label]
+    labels = list(read_column(train, label))
     if any(isinstance(value, list) for value in labels):
         return MULTI
     if data_args.do_regression is not None:
@@ -194,12 +199,17 @@ def to_number(value: Any) -> float | None:
     return number if np.isfinite(number) else None
 
 
+def check_single(data: DatasetDict, data_args: ClassificationArguments, label: str) -> None:
+    """Raise a DataError for rows with a list of labels, where there is one class each."""
+    problem = f"{label!r} is a list, and the model has one class a text. Give one label, or train with such lists."
+    check_rows(data, data_args, [label], lambda value: isinstance(value, list), problem)
+
+
 def check_values(data: DatasetDict, data_args: ClassificationArguments, label: str) -> None:
     """Raise a DataError for rows that have no number to learn or to compare with."""
-    labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
     problem = f"{label!r} is no number, which regression needs. Correct these rows or remove them."
-    check_rows(labelled, data_args, [label], lambda value: to_number(value) is None, problem)
-    if "train" in data and len({to_number(value) for value in data["train"][label]}) < 2:
+    check_rows(data, data_args, [label], lambda value: to_number(value) is None, problem)
+    if "train" in data and len({to_number(value) for value in read_column(data["train"], label)}) < 2:
         raise DataError(f"every row of the training data has the same {label!r}: there is nothing to learn.")
 
 
@@ -211,7 +221,8 @@ def make_encoder(
     model: PreTrainedModel,
 ) -> Callable[[dict], dict]:
     """The function from rows, in columns, to what the model takes, and whether a text was cut (`is_cut`)."""
-    label2id, problem_type = model.config.label2id, model.config.problem_type
+    # The function is a key of the cache: it should hold nothing but what its result depends on.
+    label2id, problem_type, length = model.config.label2id, model.config.problem_type, data_args.max_seq_length
 
     def to_target(value: Any) -> int | float | list[float]:
         if problem_type == REGRESSION:
@@ -220,10 +231,9 @@ def make_encoder(
         return ids[0] if problem_type == SINGLE else [float(number in ids) for number in range(len(label2id))]
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(*(rows[name] for name in texts), truncation=True, max_length=data_args.max_seq_length)
+        encoded = tokenizer(*(rows[name] for name in texts), truncation=True, max_length=length)
         columns = {**encoded, "is_cut": [bool(encoding.overflowing) for encoding in encoded.encodings]}
-        is_labelled = label in rows and (problem_type == MULTI or all(as_labels(value) for value in rows[label]))
-        return {**columns, "labels": [to_target(value) for value in rows[label]]} if is_labelled else columns
+        return {**columns, "labels": [to_target(value) for value in rows[label]]} if label in rows else columns
 
     return encode
 
@@ -287,7 +297,12 @@ def write_predictions(run: Run, model: PreTrainedModel, logits: np.ndarray) -> N
             )
 
 
-BEST = {SINGLE: "accuracy", MULTI: "f1", REGRESSION: "mse"}
+# The first one chooses the best model.
+METRICS = {
+    SINGLE: ("accuracy", "f1"),
+    MULTI: ("f1", "micro_f1", "accuracy"),
+    REGRESSION: ("mse", "pearson", "spearman"),
+}
 MEASURE = {SINGLE: measure_single, MULTI: measure_multi, REGRESSION: measure_regression}
 
 if __name__ == "__main__":

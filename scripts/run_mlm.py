@@ -21,7 +21,6 @@ import torch
 from datasets import Dataset, DatasetDict, Features, Value
 from datasets import Sequence as ListOf
 from masking import (
-    UNLABELLED,
     EpochClock,
     MaskingCollator,
     cut_apart,
@@ -51,6 +50,7 @@ from recipe import (
     train,
 )
 from recipe_data import (
+    UNLABELLED,
     DataArguments,
     DataError,
     check_texts,
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model_args, data_args, training_args = parse_args(MlmArguments, argv, __doc__, **defaults)
     check_trained(model_args, training_args, PlainformerForMaskedLM)
     check_settings(model_args, data_args, training_args)
-    choose_metric(data_args, training_args, "loss")
+    choose_metric(data_args, training_args, ["loss", "perplexity", "accuracy"])
     run = open_run("run_mlm", model_args, data_args, training_args)
 
     # 2. Data: read, checked as a whole, cut

@@ -28,6 +28,7 @@ from recipe import (
     check_length,
     check_trained,
     choose_metric,
+    drop_missing_labels,
     evaluate,
     launch,
     load_model,
@@ -41,7 +42,17 @@ from recipe import (
     train,
     trained_labels,
 )
-from recipe_data import DataArguments, as_labels, check_rows, cut, find_column, label_names, load_data
+from recipe_data import (
+    UNLABELLED,
+    DataArguments,
+    as_labels,
+    check_rows,
+    cut,
+    find_column,
+    label_names,
+    load_data,
+    read_column,
+)
 from seqeval.metrics.sequence_labeling import classification_report as entity_report
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 from sklearn.metrics import accuracy_score
@@ -59,7 +70,7 @@ ENTITY_TAG = re.compile("(?P<place>[BIMELUS])(-(?P<kind>.+))?")
 # seqeval knows B, I, E and S; others write the same with M for I, or L for E and U for S.
 SEQEVAL_PLACES = {"M": "I", "L": "E", "U": "S"}
 VANISHED, CUT = -1, -2  # in the place of a word's first piece: the tokenizer leaves nothing of it; it is too far back
-UNLABELLED = -100  # what torch's loss passes over
+EACH = {"precision": "precision", "recall": "recall", "f1": "f1-score", "number": "support"}  # as reports name them
 
 
 @dataclass
@@ -85,16 +96,16 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 2. Data: read, checked as a whole, cut
     data = load_data(data_args, splits_needed(training_args), model_args.cache_dir)
     words, tags = find_columns(data, data_args)
-    data = drop_missing_tags(data, tags, run)
+    data = drop_missing_labels(data, tags, lambda value: not as_labels(value), run)
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure
     names = label_names(data, data_args, tags, None if training_args.do_train else trained_labels(model_args))
-    choose_metric(data_args, training_args, "f1" if are_entity_tags(names) else "accuracy")
+    choose_metric(data_args, training_args, metric_names(names, data_args))
     data = cut(data, data_args, training_args.seed, same=[words])
 
     # 4. Tokenizer and model
-    corpus = (" ".join(sentence) for column in [words] for sentence in data["train"][column])
+    corpus = (" ".join(sentence) for column in [words] for sentence in read_column(data["train"], column))
     tokenizer = load_tokenizer_for(model_args, run, corpus)
     check_tokenizer(tokenizer)
     model = load_model(model_args, PlainformerForTokenClassification, tokenizer, names)
@@ -156,17 +167,6 @@ def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
     return words, find_column(data, data_args, flag, data_args.label_column_name, TAG_COLUMNS, labelled)
 
 
-def drop_missing_tags(data: DatasetDict, tags: str, run: Run) -> DatasetDict:
-    """The data, without the tags of test sentences where some have none: these are predicted, and not measured."""
-    if "test" not in data or tags not in data["test"].features:
-        return data
-    missing = sum(not as_labels(value) for value in data["test"][tags])
-    if not missing:
-        return data
-    say(f"test: {missing} of {len(data['test'])} sentences have no {tags!r}: predicted, and not measured", run)
-    return DatasetDict({**data, "test": data["test"].remove_columns(tags)})
-
-
 def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags: str) -> None:
     """Raise a DataError for sentences without words, without tags, or with more of the ones than of the others."""
 
@@ -209,11 +209,12 @@ def make_encoder(
 
     The label of a word is that of its first piece; with --label_all_tokens its other pieces have labels too.
     """
-    label2id = model.config.label2id
+    # The functions are a key of the cache: they should hold nothing but what their result depends on.
+    label2id, all_tokens, length = model.config.label2id, data_args.label_all_tokens, data_args.max_seq_length
 
     def to_labels(encoding: Encoding, starts: list[int], sentence_tags: list[str]) -> list[int]:
         labels = [UNLABELLED] * len(encoding)
-        if data_args.label_all_tokens:
+        if all_tokens:
             for place, word in enumerate(encoding.word_ids):
                 if word is not None:
                     labels[place] = label2id[continue_tag(sentence_tags[word], label2id)]
@@ -223,7 +224,7 @@ def make_encoder(
         return labels
 
     def encode(rows: dict[str, list]) -> dict[str, list]:
-        options = {"is_split_into_words": True, "truncation": True, "max_length": data_args.max_seq_length}
+        options = {"is_split_into_words": True, "truncation": True, "max_length": length}
         encoded = tokenizer(rows[words], **options)
         pairs = zip(encoded.encodings, rows[words], strict=True)
         starts = [first_pieces(encoding, len(sentence)) for encoding, sentence in pairs]
@@ -330,6 +331,16 @@ def are_entity_tags(names: Iterable[str]) -> bool:
     return None not in kinds or (len(kinds) == 1 and any(match["place"] == "B" for match in found))
 
 
+def metric_names(names: Iterable[str], data_args: NerArguments) -> list[str]:
+    """The metrics of these tags, the one that chooses the best model first."""
+    is_of_entities = are_entity_tags(names)
+    kinds = {tag.partition("-")[2] or "WORD" for tag in names if tag != OUTSIDE} if is_of_entities else names
+    each = (
+        [f"{kind}_{name}" for kind in sorted(kinds) for name in EACH] if data_args.return_entity_level_metrics else []
+    )
+    return [*(("f1", "precision", "recall", "accuracy") if is_of_entities else ("accuracy", "f1")), *each]
+
+
 def for_seqeval(tag: str) -> str:
     """A tag as seqeval knows it. A tag without a kind of entity, such as M, is of a word."""
     if tag == OUTSIDE:
@@ -360,12 +371,11 @@ def measure_tags(told: list[list[str]], answers: list[list[str]], names: Iterabl
 
 def each_kind(report: dict[str, dict[str, float]]) -> dict[str, float]:
     """Precision, recall, F1 and number of each kind of entity (or tag) in a classification report."""
-    columns = {"precision": "precision", "recall": "recall", "f1": "f1-score", "number": "support"}
     return {
         f"{kind}_{name}": float(scores[column])
         for kind, scores in report.items()
         if isinstance(scores, dict) and not kind.endswith(" avg")  # sklearn puts the accuracy among them
-        for name, column in columns.items()
+        for name, column in EACH.items()
     }
 
 

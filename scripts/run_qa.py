@@ -31,6 +31,7 @@ from recipe import (
     check_length,
     check_trained,
     choose_metric,
+    drop_missing_labels,
     evaluate,
     launch,
     load_model,
@@ -45,6 +46,7 @@ from recipe import (
     train,
 )
 from recipe_data import (
+    UNSPACED,
     DataArguments,
     DataError,
     check_rows,
@@ -61,11 +63,6 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedToke
 from plainformer import PlainformerForQuestionAnswering
 
 FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
-# Written without spaces: the characters of Chinese, and of Japanese with its kana.
-NO_SPACES = (
-    r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
-    r"\U00020000-\U0003ffff"
-)
 
 
 @dataclass
@@ -94,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     check_settings(data_args)
     check_trained(model_args, training_args, PlainformerForQuestionAnswering)
     refuse_label_smoothing(training_args, "question answering")
-    choose_metric(data_args, training_args, "f1")
+    choose_metric(data_args, training_args, metric_names(data_args))
 
     # 2. Data: read, checked as a whole
     data = load_data(data_args, splits_needed(training_args), model_args.cache_dir)
@@ -103,6 +100,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         check_texts(data, data_args, column)
     check_ids(data, data_args)
     check_answers(data, data_args)
+    with_negative = data_args.version_2_with_negative  # no answer is then an answer too
+    data = drop_missing_labels(
+        data, data_args.answer_column_name, lambda value: not as_answers(value), run, some_may_be=with_negative
+    )
 
     # 3. Tokenizer; the texts in the order and the number that is used
     corpus = (text for column in (question, context) for text in data["train"].unique(column))
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 5. Windows: token ids, and where the answer starts and ends
     windows = {}
     for split, rows in data.items():
-        encode = make_encoder(tokenizer, data_args, has_labels(rows, split, data_args))
+        encode = make_encoder(tokenizer, data_args)
         windows[split] = map_rows(rows, encode, data_args, training_args, split, with_indices=True)
         windows[split] = report_windows(windows[split], rows, split, data_args, run)
     inputs = {split: rows.remove_columns(FOR_READING) for split, rows in windows.items()}
@@ -284,18 +285,7 @@ def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTr
 # Windows
 
 
-def has_labels(rows: Dataset, split: str, data_args: QuestionArguments) -> bool:
-    """Whether answers are there to learn from or to compare with, as they always are but in the test data."""
-    if split != "test":
-        return True
-    column = data_args.answer_column_name
-    answered = [bool(as_answers(value)) for value in rows[column]] if column in rows.column_names else [False]
-    return any(answered) if data_args.version_2_with_negative else all(answered)
-
-
-def make_encoder(
-    tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments, is_labelled: bool
-) -> Callable[[dict, list[int]], dict]:
+def make_encoder(tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments) -> Callable[[dict, list[int]], dict]:
     """The function from rows, in columns, with their numbers, to windows: one or more for each row.
 
     A window has what the model takes and, to read an answer off it, `row`, the number of the row that it is of;
@@ -304,15 +294,19 @@ def make_encoder(
     # Where a window does not hold the answer: for a SQuAD 2 model "no answer", which is at [CLS]. For SQuAD 1 there is
     # no such answer to give, so the row is unlabelled: a place past every row, which our class and BERT's own both
     # ignore (BERT reads -100 as place 0).
-    elsewhere = 0 if data_args.version_2_with_negative else data_args.max_seq_length
+    length, stride = data_args.max_seq_length, data_args.doc_stride
+    elsewhere = 0 if data_args.version_2_with_negative else length
+    # The function is a key of the cache: it should hold nothing but what its result depends on.
+    question, context = data_args.question_column_name, data_args.context_column_name
+    answer_column = data_args.answer_column_name
 
     def encode(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
         encoded = tokenizer(
-            rows[data_args.question_column_name],
-            rows[data_args.context_column_name],
+            rows[question],
+            rows[context],
             truncation="only_second",
-            max_length=data_args.max_seq_length,
-            stride=data_args.doc_stride,
+            max_length=length,
+            stride=stride,
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
@@ -322,8 +316,8 @@ def make_encoder(
             of_text = [place for place, part in enumerate(encoded.sequence_ids(window)) if part == 1]
             columns["first"].append(min(of_text, default=0))
             columns["offsets"].append([list(places[place]) for place in of_text])
-        if is_labelled:
-            answers = [as_answers(rows[data_args.answer_column_name][owner]) for owner in owners]
+        if answer_column in rows:
+            answers = [as_answers(rows[answer_column][owner]) for owner in owners]
             edges = [None, *owners, None]
             spans = [
                 find_span(answer, offsets, first, edges[i] != owners[i], edges[i + 2] != owners[i])
@@ -477,6 +471,12 @@ def make_measure(
     return measure
 
 
+def metric_names(data_args: QuestionArguments) -> list[str]:
+    """The metrics, the one that chooses the best model first."""
+    negative = ["has_answer_exact_match", "has_answer_f1", "no_answer_accuracy"]
+    return ["f1", "exact_match", *(negative if data_args.version_2_with_negative else [])]
+
+
 def score(texts: Iterable[str], right: Iterable[list[str]], with_negative: bool = False) -> dict[str, float]:
     """Exact match and F1 in percent; for SQuAD 2 also of the questions with an answer, and those without alone.
 
@@ -517,7 +517,7 @@ def words_of(text: str) -> list[str]:
     Chinese and Japanese are written without spaces: of these each character is a word, and runs of others between them
     (digits, Latin letters) are words. Such texts also lose the punctuation that is not in ASCII.
     """
-    has_no_spaces = re.search(f"[{NO_SPACES}]", text) is not None
+    has_no_spaces = re.search(f"[{UNSPACED}]", text) is not None
 
     def is_mark(character: str) -> bool:
         is_other = has_no_spaces and unicodedata.category(character).startswith("P")
@@ -525,7 +525,7 @@ def words_of(text: str) -> list[str]:
 
     text = "".join(character for character in text.lower() if not is_mark(character))
     text = re.sub(r"\b(a|an|the)\b", " ", text)
-    return re.findall(rf"[{NO_SPACES}]|[^\s{NO_SPACES}]+", text)
+    return re.findall(rf"[{UNSPACED}]|[^\s{UNSPACED}]+", text)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,11 @@ FILES_THAT_STAY = {
     "*.tmp": "temporary",
     "*~": "temporary",
 }
+# All else stays too: of other kinds (.npy, .tar.gz, .h5, .msgpack, ...) nobody has looked at what is in them.
+NAMES_THAT_GO = (
+    "*.safetensors *.json *.jsonl *.txt *.md *.py *.csv *.tsv *.yaml *.yml *.png *.jpg *.jpeg *.gif *.svg *.webp "
+    "LICENSE* NOTICE* COPYING* AUTHORS* CITATION*"
+).split()
 SECRET_NAMES = (
     ".env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.kdbx id_rsa* id_dsa* id_ecdsa* id_ed25519* .netrc _netrc .npmrc "
     ".pypirc .git-credentials .htpasswd credentials credentials.json client_secret*.json secrets.* stored_tokens"
@@ -87,6 +92,8 @@ def sort_files(folder: Path) -> Files:
             files.refused[name] = "no file, or a link that leads nowhere: remove it"
         elif reason := find_pickle(path) or find_secret(path):
             files.refused[name] = reason
+        elif not any(fnmatch(path.name, pattern) for pattern in NAMES_THAT_GO):
+            files.stays[name] = "no kind of file that a model consists of; if it is to be there, upload it: hf upload"
         else:
             files.goes[name] = path
     return files

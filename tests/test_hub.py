@@ -585,6 +585,31 @@ def test_pickles_are_refused_by_name_and_by_content(folder):
         assert name not in text
 
 
+def test_other_kinds_of_files_stay(folder):
+    others = ("scores.npy", "all.tar.gz", "tf_model.h5", "flax_model.msgpack", "weights", "notes.TXT.old")
+    for name in (*others, "LICENSE", "plot.png", "labels.csv"):
+        (folder / name).write_text("(lp0\nI1\na.")  # a pickle of protocol 0, which looks like text
+    files = shareable_files.sort_files(folder)
+    assert not files.refused
+    assert {"LICENSE", "plot.png", "labels.csv", "model.safetensors"} <= set(files.goes)
+    assert all("no kind of file that a model consists of" in files.stays[name] for name in others)
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        ({"train_file": "train.csv, SHA-256 0123"}, "Trained on a file of its author's: train.csv, SHA-256 0123."),
+        ({"dataset_name": "imdb"}, "Trained on [imdb](https://huggingface.co/datasets/imdb)."),
+        (None, "Not stated."),
+    ],
+)
+def test_card_names_the_data_of_a_recipe(folder, settings, expected):
+    if settings:
+        (folder / "recipe.json").write_text(json.dumps({"settings": settings}))
+    dry_run(folder)
+    assert f"## Data\n\n{expected}\n" in (folder / "README.md").read_text()
+
+
 def test_links_are_followed_for_files_only(folder, tmp_path):
     real = (folder / "config.json").rename(tmp_path / "blob")
     (folder / "config.json").symlink_to(real)

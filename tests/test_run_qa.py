@@ -221,7 +221,7 @@ def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
 
 def encode(tokenizer, rows: list[dict], **fields) -> list[dict]:
     args = QuestionArguments(**{"max_seq_length": 12, "doc_stride": 3, **fields})
-    columns = make_encoder(tokenizer, args, True)(Dataset.from_list(rows)[:], list(range(len(rows))))
+    columns = make_encoder(tokenizer, args)(Dataset.from_list(rows)[:], list(range(len(rows))))
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
