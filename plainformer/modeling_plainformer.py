@@ -202,7 +202,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         """
         if requested_attention is not None and requested_attention not in KERNELS:
             raise ValueError(
-                f"attn_implementation={requested_attention!r} is not supported by {type(self).__name__}: "
+                f'Specified `attn_implementation="{requested_attention}"` is not supported by {type(self).__name__}: '
                 f"choose one of {', '.join(map(repr, KERNELS))}."
             )
         return super().get_correct_attn_implementation(requested_attention, is_init_check)

@@ -634,7 +634,7 @@ def test_output_attentions_in_the_configuration_goes_with_sdpa(how, saved_folder
 
 @pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "no_such_kernel"])
 def test_a_kernel_that_is_not_supported_is_named(name):
-    with pytest.raises(ValueError, match=f"attn_implementation='{name}'.*'sdpa'.*'eager'"):
+    with pytest.raises(ValueError, match=f"attn_implementation=\"{name}\".*'sdpa'.*'eager'"):
         PlainformerModel(tiny_config(attn_implementation=name))
 
 

@@ -548,10 +548,10 @@ def test_switching_the_kernel(model_class, monkeypatch):
 @pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "sdpaa"])
 def test_unknown_kernel(model_class, name):
     model = make_model(model_class)
-    with pytest.raises(ValueError, match=f"attn_implementation='{name}'.*'sdpa', 'eager'"):
+    with pytest.raises(ValueError, match=f"attn_implementation=\"{name}\".*'sdpa', 'eager'"):
         model.set_attn_implementation(name)
     assert model.config._attn_implementation == "sdpa"
-    with pytest.raises(ValueError, match=f"attn_implementation='{name}'.*'sdpa', 'eager'"):
+    with pytest.raises(ValueError, match=f"attn_implementation=\"{name}\".*'sdpa', 'eager'"):
         make_model(model_class, attn_implementation=name)
 
 
