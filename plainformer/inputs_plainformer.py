@@ -1,7 +1,7 @@
 """What may be passed to a model, checked before any kernel runs.
 
-Every error names what was wrong, its value and the remedy. Checks that read values are left out while a graph is
-captured (`torch.compile`, export), where there are none.
+Every error names what was wrong, its value and the remedy. Checks that read values are left out where there are none
+to read: while a graph is captured (`torch.compile`, export), under `torch.func.vmap`, on the meta device.
 """
 
 import difflib
@@ -20,9 +20,26 @@ REMEDIES = {  # for an id that is out of range, by the field that sets the range
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
 
 
+def is_captured() -> bool:
+    """Whether what runs now is being written down as a graph, to be run again on other values and shapes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
 def values_are_known(tensor: Tensor) -> bool:
-    """Whether a check may look at values: not while a graph is captured, nor on the meta device."""
-    return not (torch.compiler.is_compiling() or torch.jit.is_tracing() or tensor.is_meta)
+    """Whether anything may depend on the values of `tensor` [...], of at least one dimension.
+
+    It may not while a graph is captured, which has to hold for other values too; nor where reading fails: on the meta
+    device, for a fake tensor, for one that `torch.func.vmap` maps over, under a tracer. Nobody lists all of those, so
+    a value is read to find out. A CUDA graph is asked first: reading would spoil it.
+    """
+    if is_captured() or tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return False
+    try:
+        value = tensor[:1].any()
+        bool(value), value.tolist()  # some refuse only one way of reading
+    except RuntimeError:
+        return False
+    return True
 
 
 def read_shape(

@@ -70,7 +70,7 @@ def span_loss(
         position = _one_per_row(name, position, scores)  # [B]
         inside = (position >= 0) & (position < scores.shape[1])
         if real is not None:
-            inside &= real.gather(1, position.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
+            inside = inside & real.gather(1, position.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
         losses.append(class_loss(scores, position.masked_fill(~inside, UNLABELLED), num_items_in_batch))
     return torch.stack(losses).mean()
 

@@ -40,6 +40,7 @@ from transformers.utils import can_return_tuple
 from .attention_plainformer import PlainformerAttention
 from .configuration_plainformer import PlainformerConfig, refuse_other_model_type
 from .inputs_plainformer import (
+    is_captured,
     read_ids,
     read_shape,
     refuse_other_than_tensors,
@@ -115,7 +116,7 @@ class PlainformerMLP(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[*, E] -> [*, E]."""
         in_pieces = not self.training and not torch.is_grad_enabled() and hidden_states.device.type == "cpu"
-        if not in_pieces or not values_are_known(hidden_states):
+        if not in_pieces or is_captured():
             return self._branch(hidden_states)
         # Nothing has to be kept for gradients: some tokens at a time, whose inner states stay in a CPU's cache. Not in
         # training: reentrant checkpointing runs a layer without gradients first, and must draw the same dropout again.
@@ -488,8 +489,9 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         encoded = self.plainformer(*inputs, return_layout=True, return_dict=True, **kwargs)
         hidden_states, layout = encoded.last_hidden_state, encoded.layout  # [*, E]
-        if labels is not None and self.training and self.config.sparse_prediction and values_are_known(labels):
+        if labels is not None:
             labels = real_labels(labels, layout).to(hidden_states.device)  # [B, L]
+        if labels is not None and self.training and self.config.sparse_prediction and values_are_known(labels):
             chosen = labels != UNLABELLED
             logits = self.lm_head(layout.select(hidden_states, chosen))  # [N, V]
             loss = class_loss(logits, labels[chosen], num_items_in_batch)
@@ -497,7 +499,7 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         logits = self.lm_head(hidden_states)  # [*, V]
         loss = None
         if labels is not None:
-            loss = class_loss(logits, layout.gather(real_labels(labels, layout), UNLABELLED), num_items_in_batch)
+            loss = class_loss(logits, layout.gather(labels, UNLABELLED), num_items_in_batch)
         return MaskedLMOutput(loss, layout.scatter(logits), encoded.hidden_states, encoded.attentions)
 
 
