@@ -70,6 +70,14 @@ class PlainformerConfig(PretrainedConfig):
 
     model_type = "plainformer"
     keys_to_ignore_at_inference = ["hidden_states", "attentions"]
+    base_model_tp_plan = {  # tensor parallelism: each process computes some of the heads and of the inner width
+        "layers.*.attention.q_proj": "colwise",
+        "layers.*.attention.k_proj": "colwise",
+        "layers.*.attention.v_proj": "colwise",
+        "layers.*.attention.o_proj": "rowwise",
+        "layers.*.mlp.fc1": "colwise",
+        "layers.*.mlp.fc2": "rowwise",
+    }
     _auto_class = "AutoConfig"
 
     def __init__(
@@ -338,7 +346,7 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
 
 
 def _read_labels(kwargs: dict[str, Any]) -> None:
-    """Check the label names of `kwargs`, which number the classes from 0; `label2id` alone gives it an `id2label`."""
+    """Check the label names of `kwargs`, which number the classes from 0; each of the two maps alone gives the other."""
     num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
     if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")
@@ -347,6 +355,8 @@ def _read_labels(kwargs: dict[str, Any]) -> None:
         id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
     elif id2label is not None:
         _check_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
+        if label2id is None:  # zero-shot pipelines look a name up in it
+            kwargs["label2id"] = {label: int(index) for index, label in id2label.items()}
     if num_labels is not None and id2label is not None and len(id2label) != num_labels:
         raise ValueError(
             f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "

@@ -33,6 +33,7 @@ def sequence_loss(
     """
     refuse_other_than_tensors(labels=labels)
     problem_type = config.problem_type or infer_problem_type(config.num_labels, labels)
+    exists = None if exists is None else exists.to(logits.device)
     if problem_type != "single_label_classification":
         loss = value_loss(logits, labels, problem_type, exists, num_items_in_batch)
     else:
@@ -70,7 +71,7 @@ def span_loss(
         position = _one_per_row(name, position, scores)  # [B]
         inside = (position >= 0) & (position < scores.shape[1])
         if real is not None:
-            inside = inside & real.gather(1, position.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
+            inside = inside & real.to(scores.device).gather(1, position.clamp(0, scores.shape[1] - 1)[:, None])[:, 0]
         losses.append(class_loss(scores, position.masked_fill(~inside, UNLABELLED), num_items_in_batch))
     return torch.stack(losses).mean()
 

@@ -98,8 +98,8 @@ class PlainformerEmbeddings(nn.Module):
         """Ids [*], or embeddings [*, E] in the place of `input_ids` -> [*, E]."""
         tokens = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         embeddings = tokens * self.scale  # [*, E]
-        embeddings = embeddings + self.token_type_embeddings(token_type_ids).to(embeddings.dtype)
-        embeddings = embeddings + self.position_embeddings(position_ids).to(embeddings.dtype)  # the position enters
+        embeddings = embeddings + self.token_type_embeddings(token_type_ids).to(embeddings)
+        embeddings = embeddings + self.position_embeddings(position_ids).to(embeddings)  # the position enters
         return self.dropout(self.norm(embeddings))
 
 
@@ -691,7 +691,7 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
         logits = self.classifier(self.dropout(self.pooler(pooled))).view(-1, num_choices)  # [B, C]
         exists = encoded.layout.rows_with_tokens()
         if exists is not None:
-            exists = exists.view(-1, num_choices)
+            exists = exists.view(-1, num_choices).to(logits.device)
             logits = logits.masked_fill(~exists, torch.finfo(logits.dtype).min)
         loss = None
         if labels is not None:

@@ -8,10 +8,13 @@ decided here, once per batch. The encoder and the heads ask the resulting layout
     PaddedLayout     the rectangle [B, L] under a mask: where there is no padding, and for captured graphs,
                      attention weights, and masks that say who attends to whom
 
+A model's layers may be spread over devices: a layout is moved with `to`, and what it is asked about is answered where
+the values lie.
+
 Shapes: B batch, L length, T real tokens, S sequences, H heads, D head size, E hidden size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import chain
 
@@ -45,6 +48,10 @@ class PaddedLayout:
     packed: bool = False
     allowed: Tensor | None = None
     nobody: Tensor | None = None
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "PaddedLayout":
+        """The same on another device. Tools that spread a model's layers (`device_map`) call it for each of them."""
+        return _move(self, device, non_blocking)
 
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
         """[B, L, ...] -> the same with `fill` at the padding, so that nothing it holds can be read."""
@@ -93,7 +100,8 @@ class PaddedLayout:
             return (summed / _tokens_per_row(self.real, hidden_states)).to(hidden_states.dtype)
         if self.real is None:
             return hidden_states[:, 0]
-        first = self.real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
+        real = self.real.to(hidden_states.device)
+        first = real.to(torch.int8).argmax(dim=1)  # [B]; 0 for a row with no real token, a zero vector
         return hidden_states[torch.arange(first.shape[0], device=first.device), first]
 
     def rows_with_tokens(self) -> Tensor | None:
@@ -122,6 +130,10 @@ class UnpaddedLayout:
         """(B, L)."""
         return tuple(self.real.shape)
 
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "UnpaddedLayout":
+        """The same on another device, as `PaddedLayout.to`."""
+        return _move(self, device, non_blocking)
+
     @cached_property
     def ends(self) -> Tensor:
         """Where the sequences start and end among the T tokens, int32 [S + 1]."""
@@ -130,16 +142,16 @@ class UnpaddedLayout:
 
     def gather(self, values: Tensor, fill: float = 0) -> Tensor:
         """[B, L, ...] -> [T, ...]; there is no padding to fill."""
-        return values.flatten(0, 1)[self.places]
+        return values.flatten(0, 1)[self.places.to(values.device)]
 
     def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
         """[T, ...] -> [B, L, ...] with `fill` at the padding."""
         rectangle = values.new_full((self.real.numel(), *values.shape[1:]), fill)  # [B * L, ...]
-        return rectangle.index_copy(0, self.places, values).unflatten(0, self.real.shape)
+        return rectangle.index_copy(0, self.places.to(values.device), values).unflatten(0, self.real.shape)
 
     def select(self, values: Tensor, chosen: Tensor) -> Tensor:
         """Computed values [T, ...] at the chosen places (bool [B, L]) -> [N, ...], in row-major order."""
-        return values[self._order()[chosen.flatten()]]
+        return values[self._order().to(values.device)[chosen.flatten()]]
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float
@@ -166,13 +178,15 @@ class UnpaddedLayout:
         """One vector per row, as `PaddedLayout.pool`: [T, E] -> [B, E]."""
         refuse_packed(self.packed)
         B, L = self.real.shape
+        real = self.real.to(hidden_states.device)
         if how == "mean":
-            row = self.places // L  # [T]
+            row = self.places.to(hidden_states.device) // L  # [T]
             summed = hidden_states.new_zeros((B, hidden_states.shape[-1]), dtype=torch.float32)
             summed = summed.index_add(0, row, hidden_states.float())  # [B, E]
-            return (summed / _tokens_per_row(self.real, hidden_states)).to(hidden_states.dtype)
-        first = self.real.to(torch.int8).argmax(dim=1) + L * torch.arange(B, device=self.real.device)  # [B]
-        return hidden_states[self._order()[first]].masked_fill(~self.real.any(dim=1, keepdim=True), 0)
+            return (summed / _tokens_per_row(real, hidden_states)).to(hidden_states.dtype)
+        first = real.to(torch.int8).argmax(dim=1) + L * torch.arange(B, device=real.device)  # [B]
+        order = self._order().to(hidden_states.device)
+        return hidden_states[order[first]].masked_fill(~real.any(dim=1, keepdim=True), 0)
 
     def rows_with_tokens(self) -> Tensor:
         """Which rows hold a token at all, bool [B]."""
@@ -188,10 +202,21 @@ class UnpaddedLayout:
 Layout = PaddedLayout | UnpaddedLayout
 
 
+def _move(layout: Layout, device: torch.device | str | int, non_blocking: bool) -> Layout:
+    values = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    elsewhere = {
+        name: value.to(device, non_blocking=non_blocking)
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.device != torch.device(device)
+    }
+    return replace(layout, **elsewhere) if elsewhere else layout
+
+
 def mask_out(values: Tensor, real: Tensor | None, fill: float = 0) -> Tensor:
     """[B, L, ...] -> the same with `fill` at the padding."""
     if real is None:
         return values
+    real = real.to(values.device)
     return values.masked_fill(~real.reshape(real.shape + (1,) * (values.dim() - 2)), fill)
 
 
@@ -458,7 +483,9 @@ def _restrict(allowed: Tensor, same: Tensor) -> Tensor:
 
 def _tokens_per_row(real: Tensor | None, hidden_states: Tensor) -> Tensor | int:
     """Real tokens per row, [B, 1], at least 1."""
-    return hidden_states.shape[1] if real is None else real.sum(dim=1, keepdim=True).clamp(min=1)
+    if real is None:
+        return hidden_states.shape[1]
+    return real.sum(dim=1, keepdim=True).clamp(min=1).to(hidden_states.device)
 
 
 def _check_mask_shape(mask: Tensor, batch_size: int, length: int, num_heads: int) -> None:

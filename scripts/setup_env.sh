@@ -147,7 +147,7 @@ setup_env() { # FOLDER EXTRAS [TRANSFORMERS_VERSION]
     echo unfinished >"$stamp"
     if [ -n "$transformers" ]; then
         constraints="$folder/constraints.txt"
-        grep -v '^transformers==' "$root/constraints.txt" >"$constraints"
+        grep -vE '^(sentence-)?transformers==' "$root/constraints.txt" >"$constraints"
         echo "transformers==$transformers" >>"$constraints"
     fi
     say "installing plainformer[$extras] into $folder (this takes minutes the first time)"

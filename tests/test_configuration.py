@@ -430,6 +430,14 @@ def test_a_name_from_elsewhere_is_told_ours(name, field, warnings_said):
     assert repr(name) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
 
 
+def test_id2label_alone_numbers_the_labels(tmp_path):
+    config = PlainformerConfig(id2label={0: "no", 1: "yes", 2: "?"})
+    assert config.label2id == {"no": 0, "yes": 1, "?": 2}
+    config.save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).label2id == config.label2id
+    assert PlainformerConfig(id2label={"0": "no", "1": "yes"}).label2id == {"no": 0, "yes": 1}
+
+
 def test_label2id_alone_names_the_labels(tmp_path):
     config = PlainformerConfig(label2id={"no": 0, "yes": 1, "?": 2})
     assert config.num_labels == 3 and config.id2label == {0: "no", 1: "yes", 2: "?"}

@@ -76,7 +76,15 @@ def test_metadata(metadata):
         "tokenizers",
         "safetensors",
     }
-    assert set(metadata.get_all("Provides-Extra")) == {"train", "plots", "quickstart", "data", "test", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == {
+        "train",
+        "plots",
+        "quickstart",
+        "data",
+        "ecosystem",
+        "test",
+        "dev",
+    }
 
 
 def test_installed_wheel_imports_saves_and_shares(wheel, tmp_path):
