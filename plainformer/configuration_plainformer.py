@@ -346,7 +346,7 @@ def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
 
 
 def _read_labels(kwargs: dict[str, Any]) -> None:
-    """Check the label names of `kwargs`, which number the classes from 0; each of the two maps alone gives the other."""
+    """Check the label names of `kwargs`, which number the classes from 0; each of the two maps gives the other."""
     num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
     if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")

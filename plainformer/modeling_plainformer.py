@@ -450,8 +450,14 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         if model.config.tie_word_embeddings:
             model.tie_weights()
         elif {key for key in missing if key.startswith("lm_head")} == {tied}:
+            decoder, words = model.get_parameter(tied), model.get_parameter(source)
+            if decoder.is_meta or words.is_meta:
+                raise ValueError(
+                    "tie_word_embeddings=False, but this is the file of a tied model, and its one copy of the weights "
+                    "cannot be doubled while device_map offloads them. Load it without device_map, save it, load that."
+                )
             with torch.no_grad():
-                model.get_parameter(tied).copy_(model.get_parameter(source))
+                decoder.copy_(words)
             info["missing_keys"] = type(info["missing_keys"])(missing - {tied})
         return (model, info) if output_loading_info else model
 

@@ -1,12 +1,13 @@
 """accelerate: layers on several devices, in memory or on disk; two processes, sharded or not, train as one."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as mp
-from accelerate import Accelerator, cpu_offload, dispatch_model
+from accelerate import Accelerator, cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
@@ -20,15 +21,13 @@ from helpers import (
     make_model,
     padding_mask,
     short_name,
-    tiny_config,
 )
 from test_distributed import make_case
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
 
-from plainformer import PlainformerForMaskedLM, modeling_plainformer
-from plainformer.padding_plainformer import make_layout
+from plainformer import PlainformerForMaskedLM
 
 CASES = [(variant, head) for variant in ("learned-post", "sinusoidal-pre") for head in HEADS]
 
@@ -52,7 +51,7 @@ def test_device_map_auto(model_class, unpad_inputs, tmp_path):
     batch = make_batch(model_class)
     expected = answers(model_class.from_pretrained(tmp_path / "model")(**batch))
     plain = model_class.from_pretrained(tmp_path / "model", device_map="auto")
-    assert set(plain.hf_device_map.values()) == {"cpu"}
+    assert {parameter.device.type for parameter in plain.parameters()} == {"cpu"}
     assert torch.equal(answers(plain(**batch)), expected)
     spread = model_class.from_pretrained(
         tmp_path / "model",
@@ -74,52 +73,107 @@ def test_weights_wait_in_memory_or_on_disk(model_class, unpad_inputs, tmp_path):
         offloaded = cpu_offload(model, execution_device="cpu")
         assert all(parameter.is_meta for parameter in offloaded.parameters())
         assert torch.equal(answers(offloaded(**batch)), expected)
-        on_disk = dispatch_model(
-            make_model(model_class, unpad_inputs=unpad_inputs),
-            {"": "disk"},
-            main_device="cpu",
-            offload_dir=os.fspath(tmp_path / "offloaded"),
+        on_disk = disk_offload(
+            make_model(model_class, unpad_inputs=unpad_inputs), tmp_path / "offloaded", execution_device="cpu"
         )
         assert all(parameter.is_meta for parameter in on_disk.parameters())
         assert torch.equal(answers(on_disk(**batch)), expected)
 
 
-def place(module: nn.Module, device: str) -> None:
-    """Put one module's own weights on a device, and accelerate's hook before its forward."""
-    for part in module.modules():
-        for name, parameter in part.named_parameters(recurse=False):
-            part._parameters[name] = nn.Parameter(parameter.detach().to(device))
-    add_hook_to_module(module, AlignDevicesHook(execution_device=device))
+class PretendedDevices(TorchFunctionMode):
+    """Tensors on the CPU that say they are on GPUs, and refuse to be mixed as those would."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if function == Tensor.device.__get__:
+            return where(args[0])
+        if function is Tensor.to:
+            return self.move(*args, **kwargs)
+        places = {where(value) for value in tensors_in((args, kwargs)) if value.dim()}
+        if len(places) > 1:
+            raise RuntimeError(f"{function.__name__} was given tensors on {places}")
+        device = kwargs.get("device")
+        if device is not None:
+            places, kwargs["device"] = {torch.device(device)}, "cpu"
+        result = function(*args, **kwargs)
+        for value in tensors_in(result):
+            value.place = next(iter(places), where(value))
+        return result
+
+    @staticmethod
+    def move(value: Tensor, *args, device=None, **kwargs) -> Tensor:
+        """`Tensor.to` a device, a type, both, or where another tensor is."""
+        place = where(value)
+        for argument in (*args, device):
+            if isinstance(argument, Tensor):
+                place, kwargs["dtype"] = where(argument), argument.dtype
+            elif isinstance(argument, torch.dtype):
+                kwargs["dtype"] = argument
+            elif isinstance(argument, (torch.device, str, int)) and not isinstance(argument, bool):
+                place = torch.device(argument)
+        moved = value.to(**kwargs).view_as(value)  # never the tensor itself, which stays where it is
+        moved.place = place
+        return moved
 
 
+def where(value: Tensor) -> torch.device:
+    return getattr(value, "place", torch.device("cpu"))
+
+
+def tensors_in(values) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, (tuple, list, dict)):
+        for value in values.values() if isinstance(values, dict) else values:
+            yield from tensors_in(value)
+
+
+def place(module: nn.Module, device: str, **options) -> None:
+    """Put a module on a pretended device, with the hook of accelerate that sends there what its forward is given."""
+    for parameter in module.parameters():
+        parameter.place = torch.device(device)
+    hook = AlignDevicesHook(**options)
+    add_hook_to_module(module, hook)
+    hook.execution_device = torch.device(device)  # now, so that it does not really move the weights
+
+
+@pytest.mark.parametrize("asked", ["nothing", "hidden_states", "attentions"])
 @pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
-def test_layers_on_several_devices(head_class, variant, unpad_inputs, monkeypatch):
-    """As `device_map` spreads them over GPUs: whatever follows from the mask goes where it is needed.
-
-    Tensors that only know their shape and their device stand for those on GPUs, and refuse to be mixed. They have no
-    values to be looked at, so the layout of real tokens is made beforehand.
-    """
+def test_layers_on_several_devices(head_class, variant, unpad_inputs, asked):
+    """As `device_map` spreads them over GPUs: whatever follows from the mask goes where it is needed."""
+    overrides = {"unpad_inputs": unpad_inputs, "tie_word_embeddings": False}
+    overrides["classifier_pooling"] = "mean" if variant["pre_norm"] else "cls"
+    model = make_model(head_class, problem_type="single_label_classification", **overrides, **variant)
     batch = make_batch(head_class)
-    mask = batch["attention_mask"].flatten(0, -2)
-    real = None if unpad_inputs else mask.bool()
-    layout = make_layout(tuple(mask.shape), mask.bool(), None, None, False, unpad=unpad_inputs)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    with FakeTensorMode() as mode:
-        model = head_class(tiny_config(classifier_pooling="mean", **variant)).eval()
-        place(model.base_model.embeddings, "cuda:1")
-        for layer, device in zip(model.base_model.layers, ("cuda:1", "cuda:2"), strict=True):
-            place(layer, device)
-        place(model.base_model.final_norm, "cuda:3")
-        for name, part in model.named_children():
-            if name != model.base_model_prefix:
-                place(part, "cuda:4")
-        add_hook_to_module(model, AlignDevicesHook(execution_device="cuda:0", io_same_device=True))
-        if real is None:
-            there = {name: mode.from_tensor(getattr(layout, name)).to("cuda:0") for name in ("real", "places")}
-            layout = type(layout)(packed=False, runs=layout.runs, **there)
-            monkeypatch.setattr(modeling_plainformer, "make_layout", lambda *args: layout)
-        output = model(**{name: mode.from_tensor(value).to("cuda:0") for name, value in batch.items()})
+    options = {} if asked == "nothing" else {f"output_{asked}": True}
+    expected = model(**batch, **options)
+    encoder = model.base_model
+    spread = {encoder.embeddings: "cuda:1", encoder.layers[0]: "cuda:1", encoder.layers[1]: "cuda:2"}
+    heads = {part: "cuda:4" for part in model.children() if part is not encoder}
+    for module, device in {**spread, encoder.final_norm: "cuda:3", **heads}.items():
+        place(module, device)
+    hook = AlignDevicesHook(execution_device=torch.device("cuda:0"), io_same_device=True)
+    with PretendedDevices():
+        add_hook_to_module(model, hook)
+        output = model(**{name: value.to("cuda:0") for name, value in batch.items()}, **options)
         assert answers(output).device == output.loss.device == torch.device("cuda:0")
+        output.loss.backward()
+    assert_same(output.to_tuple(), expected.to_tuple())
+
+
+def test_untying_and_offloading_at_once_is_refused(tmp_path):
+    """The file of a tied model holds one copy, from which an untied decoder starts; on disk it cannot be copied."""
+    make_model(PlainformerForMaskedLM).save_pretrained(tmp_path / "model")
+    device_map = {"plainformer": "cpu", "lm_head": "disk"}
+    options = {"device_map": device_map, "offload_folder": os.fspath(tmp_path / "offloaded")}
+    with pytest.raises(ValueError, match="tie_word_embeddings=False.*without device_map"):
+        PlainformerForMaskedLM.from_pretrained(tmp_path / "model", tie_word_embeddings=False, **options)
+
+    untied = PlainformerForMaskedLM.from_pretrained(tmp_path / "model", tie_word_embeddings=False)
+    untied.save_pretrained(tmp_path / "untied")
+    spread = PlainformerForMaskedLM.from_pretrained(tmp_path / "untied", **options)
+    batch = make_batch(PlainformerForMaskedLM)
+    assert torch.equal(answers(spread(**batch)), answers(untied(**batch)))
 
 
 # Two processes.
@@ -171,17 +225,3 @@ def test_two_processes_equal_one(kind, tmp_path: Path):
             loss, learnt = result[variant, short_name(head)]
             assert_same(loss, float(losses[rank].detach()))
             assert_same(learnt, {name: value.detach() for name, value in model.named_parameters()})
-
-
-def test_untied_decoder_on_disk(tmp_path):
-    """The file of a tied model holds one copy: untied and spread out, the decoder starts from it all the same."""
-    make_model(PlainformerForMaskedLM).save_pretrained(tmp_path / "model")
-    batch = make_batch(PlainformerForMaskedLM)
-    expected = answers(PlainformerForMaskedLM.from_pretrained(tmp_path / "model")(**batch))
-    spread = PlainformerForMaskedLM.from_pretrained(
-        tmp_path / "model",
-        tie_word_embeddings=False,
-        device_map={"plainformer": "cpu", "lm_head": "disk"},
-        offload_folder=os.fspath(tmp_path / "offloaded"),
-    )
-    assert torch.equal(answers(spread(**batch)), expected)
