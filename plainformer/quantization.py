@@ -1,0 +1,93 @@
+"""int8 for inference on a CPU, through torch's own dynamic quantisation.
+
+torch's product takes one scale for all the tokens of a call: a single token with a large value costs every other one
+its precision, and ties what is computed for a token to its neighbours. Here every token is first mapped onto [0, 1]
+by its own lowest and highest value:
+
+    x W + b = (u W) (high - low) + low (1 W) + b,  u = (x - low) / (high - low)
+
+So the scale is the same for all tokens and all calls, and padding and neighbours still change nothing.
+
+Shapes: E hidden size, O output size; [*] is a layout's leading dimensions, [T] or [B, L].
+"""
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .configuration_plainformer import PlainformerConfig
+from .modeling_plainformer import PlainformerPreTrainedModel
+
+SMALLEST_SPREAD = 1e-30  # between the lowest and the highest value of a token, so that nothing is divided by 0
+
+
+class Int8Linear(nn.Module):
+    """The map of a linear layer with int8 weights, one scale for each output, on tokens of 7 bits, one scale each."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        product = nn.Linear(linear.in_features, linear.out_features, bias=False, device="meta")
+        product.weight = linear.weight
+        self.product = _quantize(product)
+        with torch.no_grad():
+            self.register_buffer("of_ones", self.product.weight().dequantize().sum(dim=1), persistent=False)  # [O]
+            bias = torch.zeros_like(self.of_ones) if linear.bias is None else linear.bias.detach().clone()
+        self.register_buffer("bias", bias, persistent=False)  # [O]
+        self.register_state_dict_pre_hook(_refuse_to_save)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """[*, E] -> [*, O]."""
+        if hidden_states.requires_grad:
+            raise ValueError("A model in int8 has no gradients: take them of the one that quantize_int8 was given.")
+        low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
+        spread = (high - low).clamp(min=SMALLEST_SPREAD)
+        product = self.product((hidden_states - low).div_(spread))  # [*, O]
+        return torch.addcmul(self.bias, low, self.of_ones).addcmul_(product, spread)
+
+
+def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedModel:
+    """A copy of a model for inference on a CPU, with the linear layers of its encoder in int8.
+
+    Embeddings, norms, attention and the head stay in float32. Save the model that was given, and quantise after
+    loading: the copy cannot be saved or trained.
+
+    Args:
+        model: a Plainformer model on the CPU; it is left as it is.
+
+    Raises:
+        TypeError: not a Plainformer model.
+        ValueError: the model is on another device.
+    """
+    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
+    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
+        raise TypeError(
+            f"model is a {type(model).__name__}, not a Plainformer model. "
+            "Convert a BERT with plainformer.from_bert(...)."
+        )
+    if model.device.type != "cpu":
+        raise ValueError(f"The model is on {model.device}, but int8 products run on the CPU: call model.to('cpu').")
+    model = copy.deepcopy(model).float().eval()
+    for layer in model.base_model.layers:
+        for parent in list(layer.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, nn.Linear):
+                    setattr(parent, name, Int8Linear(child))
+    return model.requires_grad_(False)
+
+
+def _quantize(linear: nn.Linear) -> nn.Module:
+    """torch's dynamically quantised layer, with a scale for each output."""
+    with warnings.catch_warnings():  # torch points to torchao, whose int8 products are slow on CPUs without VNNI
+        warnings.simplefilter("ignore")
+        from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+
+        return quantize_dynamic(nn.Sequential(linear), {"0": per_channel_dynamic_qconfig})[0]
+
+
+def _refuse_to_save(module: nn.Module, *_: Any) -> None:
+    raise ValueError(
+        "A model in int8 cannot be saved: save the one that quantize_int8 was given, and quantise after loading."
+    )
