@@ -1,0 +1,181 @@
+"""Do checkpoints and tokenizers of each version of transformers give the same in each other one?
+
+Run by version_matrix.sh, a step at a time, each in the environment of one version:
+
+    python scripts/version_matrix.py write FOLDER             checkpoints of every kind, and what they compute here
+    python scripts/version_matrix.py read FOLDER package      open all that were written, and compare
+    python scripts/version_matrix.py read FOLDER stranger     the same without the package, by their own code
+    python scripts/version_matrix.py table FOLDER             what was found
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from load_as_stranger import NoPlainformer
+
+TEXTS = ["time flies like an arrow", "fruit flies like a banana", "flies", "an arrow, an arrow and a banana"]
+PAIRS = [("time flies", "like an arrow"), ("fruit", "like bananas"), ("an arrow", "an arrow and a banana"), ("a", "b")]
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+WAYS = {"package": "with the package", "stranger": "as a stranger"}
+HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+
+
+def auto_classes() -> list[str]:
+    return ["AutoModel", *(f"AutoModelFor{head}" for head in HEADS)]
+
+
+def quieten() -> None:
+    """No progress bars: there are hundreds of checkpoints."""
+    import transformers
+
+    transformers.logging.disable_progress_bar()
+    transformers.logging.set_verbosity_error()
+
+
+# Write
+
+
+def write(folder: Path) -> None:
+    """Every position kind, norm placement and head, with a tokenizer and `expected.json`, below `folder/VERSION`."""
+    import torch
+    import transformers
+
+    import plainformer
+
+    tokenizer = plainformer.train_tokenizer(TEXTS, show_progress=False, model_max_length=32)
+    for kind in ("learned", "sinusoidal", "none"):
+        for pre_norm in (False, True):
+            fields = {"position_embedding_type": kind, "pre_norm": pre_norm, "max_position_embeddings": 32, **SIZES}
+            config = plainformer.PlainformerConfig(vocab_size=len(tokenizer), num_labels=3, **fields)
+            for auto in auto_classes():
+                torch.manual_seed(0)
+                model = getattr(transformers, auto).from_config(config).eval()
+                place = folder / transformers.__version__ / f"{kind}-{'pre' if pre_norm else 'post'}-{auto}"
+                model.save_pretrained(place)
+                tokenizer.save_pretrained(place)
+                told = {"encoded": encode(tokenizer), "numbers": compute(model, tokenizer)}
+                (place / "expected.json").write_text(json.dumps(told), encoding="utf-8")
+
+
+# Read
+
+
+def read(folder: Path, way: str) -> None:
+    """Open every checkpoint in this way, and note the differences in `folder/found-WRITER-READER-WAY.json`."""
+    if way == "stranger":
+        sys.meta_path.insert(0, NoPlainformer)
+    else:
+        import plainformer  # noqa: F401  (its import registers the classes)
+    import transformers
+
+    for writer in versions(folder):
+        found = {place.name: differences(place, way) for place in sorted((folder / writer).iterdir())}
+        name = f"found-{writer}-{transformers.__version__}-{way}.json"
+        (folder / name).write_text(json.dumps(found), encoding="utf-8")
+
+
+def differences(place: Path, way: str) -> list[str]:
+    """What is not as it was written: token ids, token types, masks, numbers, where the code comes from."""
+    import transformers
+
+    auto, trust = place.name.rpartition("-")[2], way == "stranger"
+    told = json.loads((place / "expected.json").read_text(encoding="utf-8"))
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust)
+        model = getattr(transformers, auto).from_pretrained(place, trust_remote_code=trust)
+        wrong = [f"{name} differ" for name, values in encode(tokenizer).items() if values != told["encoded"][name]]
+        wrong += [
+            f"{name} differs by {distance(values, told['numbers'][name]):.1e}"
+            for name, values in compute(model, tokenizer).items()
+            if values != told["numbers"][name]
+        ]
+    except Exception as error:  # whatever it is, it belongs into the table
+        return [f"{type(error).__name__}: {error}"]
+    home = type(model).__module__.partition(".")[0]
+    if home != ("transformers_modules" if trust else "plainformer"):
+        wrong.append(f"the code comes from {home}")
+    return wrong
+
+
+def encode(tokenizer) -> dict[str, list]:
+    """Token ids, token types and mask of single texts and of pairs, padded."""
+    texts, pairs = tokenizer(TEXTS, padding=True), tokenizer(*map(list, zip(*PAIRS, strict=True)), padding=True)
+    batches = {"texts": texts, "pairs": pairs}
+    return {f"{name} of {what}": values for what, batch in batches.items() for name, values in batch.items()}
+
+
+def compute(model, tokenizer) -> dict[str, list]:
+    """Every tensor that the model gives for the pairs, as nested lists: float32 survives that bit for bit."""
+    import torch
+
+    batch = tokenizer(*map(list, zip(*PAIRS, strict=True)), padding=True, return_tensors="pt")
+    if type(model).__name__.endswith("MultipleChoice"):
+        batch = {name: values[None] for name, values in batch.items()}  # one question with four choices
+    with torch.no_grad():
+        output = model(**batch)
+    return {name: values.tolist() for name, values in output.items()}
+
+
+def distance(one: Any, other: Any) -> float:
+    """The largest difference between two tensors as lists; infinite where their shapes differ."""
+    import torch
+
+    one, other = torch.tensor(one), torch.tensor(other)
+    return (one - other).abs().max().item() if one.shape == other.shape else float("inf")
+
+
+def versions(folder: Path) -> list[str]:
+    names = (item.name for item in folder.iterdir() if item.is_dir())
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+
+
+# Table
+
+
+def table(folder: Path) -> Iterator[str]:
+    """A line for each writer, a column for each reader and way; below it what differs."""
+    readers = [(version, way) for version in versions(folder) for way in WAYS]
+    yield "| written under | " + " | ".join(f"read under {version}, {WAYS[way]}" for version, way in readers) + " |"
+    yield "| --- |" + " --- |" * len(readers)
+    wrong = []
+    for writer in versions(folder):
+        cells = []
+        for reader, way in readers:
+            found = json.loads((folder / f"found-{writer}-{reader}-{way}.json").read_text(encoding="utf-8"))
+            faults = {name: faults for name, faults in found.items() if faults}
+            cells.append(f"{len(found) - len(faults)} of {len(found)} equal")
+            wrong += [f"{writer} -> {reader}, {WAYS[way]}: {n}: {'; '.join(f)}" for n, f in faults.items()]
+        yield f"| {writer} | " + " | ".join(cells) + " |"
+    yield ""
+    yield from wrong
+    yield f"{len(wrong)} checkpoints differ" if wrong else "all equal, bit for bit"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=["write", "read", "table"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("way", nargs="?", choices=WAYS, default="package")
+    args = parser.parse_args()
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.step == "table":
+        lines = list(table(args.folder))
+        print("\n".join(lines))
+        sys.exit(not lines[-1].startswith("all equal"))
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["HF_MODULES_CACHE"] = empty  # read when transformers is imported
+        quieten()
+        write(args.folder) if args.step == "write" else read(args.folder, args.way)
+
+
+if __name__ == "__main__":
+    main()
