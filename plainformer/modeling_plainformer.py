@@ -20,7 +20,7 @@ import contextlib
 import math
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +36,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.utils import can_return_tuple
+from typing_extensions import Unpack
 
 from .attention_plainformer import PlainformerAttention
 from .configuration_plainformer import PlainformerConfig, refuse_other_model_type
@@ -279,6 +280,19 @@ class EncoderOutput(BaseModelOutput):
     layout: Layout | None = None
 
 
+class EncoderArguments(TypedDict, total=False):
+    """What a head passes on to the encoder as it is; see `PlainformerModel.forward`."""
+
+    output_attentions: bool | None
+    output_hidden_states: bool | None
+    cu_seq_lens_q: Tensor | None
+    cu_seq_lens_k: Tensor | None
+    max_length_q: int | None
+    max_length_k: int | None
+    seq_idx: Tensor | None
+    return_dict: bool | None
+
+
 class PlainformerModel(PlainformerPreTrainedModel):
     """The encoder: token ids [B, L] -> hidden states [B, L, E]."""
 
@@ -479,7 +493,7 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Count = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EncoderArguments],
     ) -> MaskedLMOutput:
         """Score every entry of the vocabulary at every token. What is not named here: `PlainformerModel.forward`.
 
@@ -532,7 +546,7 @@ class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Count = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EncoderArguments],
     ) -> SequenceClassifierOutput:
         """Classify each row. What is not named here: `PlainformerModel.forward`.
 
@@ -577,7 +591,7 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Count = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EncoderArguments],
     ) -> TokenClassifierOutput:
         """Classify each token. What is not named here: `PlainformerModel.forward`.
 
@@ -620,7 +634,7 @@ class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
         num_items_in_batch: Count = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EncoderArguments],
     ) -> QuestionAnsweringModelOutput:
         """Score every token as the start and as the end of the answer. The rest: `PlainformerModel.forward`.
 
@@ -671,7 +685,7 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Count = None,
-        **kwargs: Any,
+        **kwargs: Unpack[EncoderArguments],
     ) -> MultipleChoiceModelOutput:
         """Score the C choices of each row. What is not named here: `PlainformerModel.forward`.
 

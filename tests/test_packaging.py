@@ -75,6 +75,7 @@ def test_metadata(metadata):
         str(Requirement("transformers>=4.57,<6,!=5.0.*,!=5.1.*,!=5.2.*")),
         "tokenizers",
         "safetensors",
+        "typing_extensions",
     }
     assert set(metadata.get_all("Provides-Extra")) == {
         "train",
