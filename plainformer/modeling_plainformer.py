@@ -161,7 +161,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     base_model_prefix = "plainformer"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
-    _no_split_modules = ["PlainformerEmbeddings", "PlainformerLayer"]
+    _no_split_modules = ["PlainformerLayer"]  # not the embeddings: FSDP2 handles tied ones apart from the others
 
     def __init__(self, config: PlainformerConfig, *inputs: Any, **kwargs: Any) -> None:
         refuse_other_model_type(config.model_type, f"The {type(config).__name__} for {type(self).__name__}")
