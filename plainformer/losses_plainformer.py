@@ -166,7 +166,7 @@ def _class_ids(name: str, labels: Tensor) -> Tensor:
 
 def _mean(summed: Tensor, counted: Count, num_items_in_batch: Count) -> Tensor:
     count = counted if num_items_in_batch is None else num_items_in_batch
-    return summed / torch.as_tensor(count, device=summed.device).clamp(min=1)
+    return summed / (count.to(summed.device).clamp(min=1) if isinstance(count, Tensor) else max(count, 1))
 
 
 def _check_class_ids(labels: Tensor, num_classes: int) -> None:

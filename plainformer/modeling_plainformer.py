@@ -363,6 +363,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
         all_hidden_states: list[Tensor] = []
         all_attentions: list[Tensor | None] = []
         for layer in self.layers:
+            layout = layout.to(hidden_states.device)  # where layers lie on several devices
             if output_hidden_states:
                 # What is handed out lies on the path of the gradient, so that a user may ask for its gradient.
                 all_hidden_states.append(layout.scatter(hidden_states))

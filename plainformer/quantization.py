@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from .configuration_plainformer import PlainformerConfig
 from .modeling_plainformer import PlainformerPreTrainedModel
@@ -62,10 +63,11 @@ def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedMod
         ValueError: the model is on another device.
     """
     # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
-    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
+    is_ours = getattr(getattr(model, "config", None), "model_type", None) == PlainformerConfig.model_type
+    if not is_ours or not isinstance(model, PreTrainedModel):
         raise TypeError(
-            f"model is a {type(model).__name__}, not a Plainformer model. "
-            "Convert a BERT with plainformer.from_bert(...)."
+            f"model is a {type(model).__name__}, not a Plainformer model. Convert a BERT with "
+            "plainformer.from_bert(...); merge adapters first, with merge_and_unload()."
         )
     if model.device.type != "cpu":
         raise ValueError(f"The model is on {model.device}, but int8 products run on the CPU: call model.to('cpu').")

@@ -173,12 +173,11 @@ def _read_settings(path: str) -> list[str]:
         raise RecipeError(f"{path} could not be read: {error}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path} holds no settings: write name: value pairs, or an object in JSON.")
-    return [word for name, value in values.items() if value is not None for word in _as_words(name, value)]
-
-
-def _as_words(name: str, value: Any) -> list[str]:
-    values = value if isinstance(value, list) else [json.dumps(value) if isinstance(value, dict) else value]
-    return [f"--{name}", *map(str, values)]
+    for name, value in values.items():
+        if isinstance(value, list):
+            raise RecipeError(f"{path}: {name} is a list. Write it as on the command line, as one text: a,b.")
+    given = {name: value for name, value in values.items() if value is not None}
+    return [f"--{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in given.items()]
 
 
 def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -399,7 +398,7 @@ def _settings(*arguments: Any) -> dict[str, Any]:
             settings["number of processes"] = group.world_size
     for name in ("train_file", "validation_file"):
         if settings.get(name) and os.path.isfile(settings[name]):
-            settings[name] = f"{Path(settings[name]).name}, SHA-256 {_digest(settings[name])[:16]}"
+            settings[name] = f"{Path(settings[name]).name}, SHA-256 {_digest(settings[name])}"
     return json.loads(json.dumps(settings, default=str))
 
 

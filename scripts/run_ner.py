@@ -331,7 +331,7 @@ def are_entity_tags(names: Iterable[str]) -> bool:
     return None not in kinds or (len(kinds) == 1 and any(match["place"] == "B" for match in found))
 
 
-def metric_names(names: Iterable[str], data_args: NerArguments) -> list[str]:
+def metric_names(names: Sequence[str], data_args: NerArguments) -> list[str]:
     """The metrics of these tags, the one that chooses the best model first."""
     is_of_entities = are_entity_tags(names)
     kinds = {tag.partition("-")[2] or "WORD" for tag in names if tag != OUTSIDE} if is_of_entities else names

@@ -1,4 +1,4 @@
-# Sourced by quickstart.sh and test.sh: makes a virtual environment with this checkout installed in it.
+# Sourced by the other shell scripts: makes a virtual environment with this checkout installed in it.
 #
 # setup_env FOLDER EXTRAS [TRANSFORMERS_VERSION] leaves the environment's interpreter in $env_python. The second call
 # with the same settings changes nothing. What the environment was made from is written to FOLDER/plainformer-setup only

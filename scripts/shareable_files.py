@@ -50,8 +50,8 @@ FILES_THAT_STAY = {
 }
 # All else stays too: of other kinds (.npy, .tar.gz, .h5, .msgpack, ...) nobody has looked at what is in them.
 NAMES_THAT_GO = (
-    "*.safetensors *.json *.jsonl *.txt *.md *.py *.csv *.tsv *.yaml *.yml *.png *.jpg *.jpeg *.gif *.svg *.webp "
-    "LICENSE* NOTICE* COPYING* AUTHORS* CITATION*"
+    "*.safetensors *.onnx *.json *.jsonl *.txt *.md *.py *.csv *.tsv *.yaml *.yml *.png *.jpg *.jpeg *.gif *.svg "
+    "*.webp LICENSE* NOTICE* COPYING* AUTHORS* CITATION*"
 ).split()
 SECRET_NAMES = (
     ".env .env.* *.env *.pem *.key *.p12 *.pfx *.jks *.kdbx id_rsa* id_dsa* id_ecdsa* id_ed25519* .netrc _netrc .npmrc "

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checkpoints written under each supported version of transformers, read under each: a table, and failure if any differs.
+# Checkpoints written under three versions of transformers, read under each: a table, and failure if any differs.
 #
 #   bash scripts/version_matrix.sh                     4.57.6, 5.3.0 and the pinned one of constraints.txt
 #   VERSIONS="4.57.6 5.24.0" bash scripts/version_matrix.sh

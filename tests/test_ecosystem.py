@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENT = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
 TABLE, *SECTIONS = re.split(r"^## ", DOCUMENT, flags=re.MULTILINE)
 RECIPES = {section.splitlines()[0]: re.findall(r"```python\n(.*?)```", section, re.DOTALL) for section in SECTIONS}
-PREPARATION, *TOOLS = RECIPES
+PREPARATION, VERSIONS = "A model to try them on", "Versions of transformers"
+TOOLS = [name for name in RECIPES if name not in (PREPARATION, VERSIONS)]
 
 
 def run(command: list[str], folder: Path) -> None:
