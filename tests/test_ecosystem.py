@@ -16,10 +16,11 @@ PREPARATION, VERSIONS = "A model to try them on", "Versions of transformers"
 TOOLS = [name for name in RECIPES if name not in (PREPARATION, VERSIONS)]
 
 
-def run(command: list[str], folder: Path) -> None:
+def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,12 @@ def test_recipes_run(tool, folder):
     blocks = RECIPES[tool]
     assert blocks, f"{tool} has no recipe"
     scripts = [block for block in blocks if block.startswith("# torchrun ")]
-    run([sys.executable, "-c", "\n".join(block for block in blocks if block not in scripts)], folder)
+    code = "\n".join(block for block in blocks if block not in scripts)
+    printed = run([sys.executable, "-c", code], folder)
+    for said in re.findall(
+        r"^ *print\(.*\)  # ([^:\n]*)", code, re.MULTILINE
+    ):  # what stands in a comment behind a print
+        assert said in printed, said
     for script in scripts:
         command = script.splitlines()[0].split()[2:]
         (folder / command[-1]).write_text(script, encoding="utf-8")

@@ -207,3 +207,9 @@ def test_values_are_known():
     grad(lambda values: known.append(values_are_known(values)) or values.sum())(torch.zeros(2, 3))
     vmap(lambda values: known.append(values_are_known(values)) or values)(torch.zeros(2, 3))
     assert known == [True, False]
+
+
+def test_symbolic_tracing_needs_values():
+    """As with transformers' BERT: docs/ecosystem.md says so."""
+    with pytest.raises(Exception, match="proxy|Proxy|tensor"):
+        torch.fx.symbolic_trace(make_model(PlainformerModel))
