@@ -76,6 +76,7 @@ def lay_out(archive: Path, folder: Path) -> None:
     write_stand_ins(tests)
     for package in [tests, *(path for path in tests.rglob("*") if path.is_dir())]:
         (package / "__init__.py").touch()
+    (folder / "pytest.ini").touch()  # no settings from a folder above
     (folder / "src").mkdir()
     (folder / "src" / "transformers").symlink_to(Path(transformers.__file__).parent, target_is_directory=True)
 

@@ -246,7 +246,7 @@ def test_environment_of_the_user_is_used_as_it_is(checkout, fake_python, tmp_pat
     assert "error: VENV=/nowhere is no environment with Python 3.10 or newer." in result.stdout
 
 
-@pytest.mark.parametrize("script", ["quickstart.sh", "test.sh"])
+@pytest.mark.parametrize("script", ["quickstart.sh", "test.sh", "hf_suite.sh"])
 def test_python_that_does_not_exist(script, checkout):
     result = run("bash", checkout / "scripts" / script, PYTHON="/nowhere/python3")
     assert result.returncode == 1
