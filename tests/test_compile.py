@@ -1,4 +1,4 @@
-"""`torch.compile` over batches of all shapes. That every variant and head takes it: `test_oracles.py`."""
+"""`torch.compile` in training, as machine code, and without a mask. Every variant and head: `test_oracles.py`."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from helpers import answers, assert_same, gradients, make_inputs, make_labels, m
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, PlainformerModel
+from plainformer import PlainformerForSequenceClassification, PlainformerModel
 
 SHAPES = [(2, 5), (3, 5), (2, 9), (4, 16), (5, 7), (6, 2), (2, 3), (7, 11), (8, 8), (3, 13)]  # (B, L)
 
@@ -40,31 +40,19 @@ def nothing_compiled_before():
     torch.compiler.reset()
 
 
-def test_ten_shapes_of_batches(variant):
-    """One graph each time, no break in it, compiled at most three times."""
-    model = without_dropout(PlainformerModel, **variant)
-    counter = CompileCounterWithBackend("eager")
-    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=counter)
-    for shape in SHAPES:
-        inputs = padded_batch(PlainformerModel, *shape)
-        assert_same(compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
-    assert 1 <= counter.frame_count <= 3
-
-
-@pytest.mark.parametrize("model_class", [PlainformerForMaskedLM, PlainformerForSequenceClassification])
-def test_training_over_ten_shapes(model_class):
-    """`aot_eager` traces the backward pass too. Logits are complete: which places are labelled is not known."""
-    model = without_dropout(model_class, sparse_prediction=False).train()
+def test_training_over_ten_shapes():
+    """`aot_eager` traces the backward pass too."""
+    model = without_dropout(PlainformerForSequenceClassification).train()
     counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=counter)
     for shape in SHAPES:
-        inputs = padded_batch(model_class, *shape)
+        inputs = padded_batch(PlainformerForSequenceClassification, *shape)
         assert_same(step(compiled, model, inputs), step(model, model, inputs), 1e-4)
     assert 1 <= counter.frame_count <= 3
 
 
 def test_machine_code():
-    """torch's own compiler makes C++ of it, forward and backward, without gradients and in training."""
+    """torch's own compiler makes C++ of the forward and the backward pass."""
     model = without_dropout(PlainformerForSequenceClassification, position_embedding_type="sinusoidal").train()
     counter = CompileCounterWithBackend("inductor")
     compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=counter)
