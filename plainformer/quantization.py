@@ -46,7 +46,7 @@ class Int8Linear(nn.Module):
         low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
         spread = (high - low).clamp(min=SMALLEST_SPREAD)
         product = self.product((hidden_states - low).div_(spread))  # [*, O]
-        return torch.addcmul(self.bias, low, self.of_ones).addcmul_(product, spread)
+        return product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
 
 
 def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedModel:
