@@ -39,9 +39,8 @@ def test_recipes_run(tool, folder):
     scripts = [block for block in blocks if block.startswith("# torchrun ")]
     code = "\n".join(block for block in blocks if block not in scripts)
     printed = run([sys.executable, "-c", code], folder)
-    for said in re.findall(
-        r"^ *print\(.*\)  # ([^:\n]*)", code, re.MULTILINE
-    ):  # what stands in a comment behind a print
+    comments = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", code, re.MULTILINE)
+    for said in comments:  # what stands behind a print is what it prints
         assert said in printed, said
     for script in scripts:
         command = script.splitlines()[0].split()[2:]
