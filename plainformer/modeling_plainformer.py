@@ -236,7 +236,10 @@ class PlainformerPreTrainedModel(PreTrainedModel):
                 f"new_num_tokens={new_num_tokens} would cut off the padding token, pad_token_id={pad_token_id}: keep "
                 "more tokens, or set config.pad_token_id to another one first."
             )
-        return super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        embeddings = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        if (output := self.get_output_embeddings()) is not None:  # transformers 5.3 ties the weights and leaves this
+            output.out_features = embeddings.num_embeddings
+        return embeddings
 
     def get_position_embeddings(self) -> nn.Embedding:
         """The table of learned positions, `max_position_embeddings` x E.

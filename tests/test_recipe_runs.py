@@ -102,7 +102,7 @@ def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch,
     """In bfloat16, with recomputed activations, accumulated gradients and logs; then opened by a stranger."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # TrainingArguments sets it; undone for the tests that follow
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # TrainingArguments sets it for all that follows
     plan = "--bf16 --gradient_checkpointing --gradient_accumulation_steps 2 --per_device_train_batch_size 2".split()
     plan += ["--max_steps", 2, "--eval_steps", 2, "--logging_steps", 1, "--report_to", "tensorboard"]
     for name in RECIPES:
