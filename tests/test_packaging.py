@@ -123,8 +123,8 @@ def test_every_direct_dependency_is_pinned_within_its_range():
 def test_import_is_quick_and_brings_nothing_heavy_along():
     """In five fresh processes: which modules plainformer adds, and in how many CPU seconds of the importing process.
 
-    CPU seconds, so that a busy machine does not count. Added to `PreTrainedModel`, and up to transformers 5.3 to the Auto
-    classes as well: theirs import generation, and with it scikit-learn where it is installed, which takes a second
+    CPU seconds, so that a busy machine does not count. Added to `PreTrainedModel`, and up to transformers 5.3 to the
+    Auto classes as well: theirs import generation, and with it scikit-learn where it is installed, which takes a second
     that registering with them costs anyone.
     """
     heavy = ", AutoModel" if transformers.__version__.startswith(("4.", "5.3.")) else ""
