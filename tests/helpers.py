@@ -3,7 +3,9 @@
 Shapes: B batch, L length, R rows (the choices of multiple choice count as rows), C choices, E hidden size.
 """
 
+import pytest
 import torch
+import transformers
 from torch import Tensor
 from transformers.utils import ModelOutput
 
@@ -18,6 +20,12 @@ from plainformer import (
     PlainformerPreTrainedModel,
 )
 
+# Its Trainer tells accelerate how many batches are accumulated, and the gradient is divided by them once more.
+TRAINER_DIVIDES_TWICE = pytest.mark.xfail(
+    transformers.__version__.startswith("5.3."),
+    strict=True,
+    reason="transformers 5.3 divides accumulated gradients twice",
+)
 # The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
 VARIANTS = {
     f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import (
     HEADS,
+    TRAINER_DIVIDES_TWICE,
     answers,
     assert_same,
     gradients,
@@ -452,6 +453,7 @@ def make_dataset(task: tuple[type, dict], size: int = 4) -> list[dict[str, Tenso
     return [{name: values[row] for name, values in everything.items()} for row in range(size)]
 
 
+@TRAINER_DIVIDES_TWICE
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw_torch"])
 def test_trainer_accumulates_to_the_big_batch(task, optimizer, tmp_path):
     """One step of two batches of two gives the weights that one batch of four gives."""

@@ -11,6 +11,7 @@ import prepare_data
 import pytest
 import torch
 from datasets import Dataset
+from helpers import TRAINER_DIVIDES_TWICE
 from recipe import RecipeError
 from recipe_data import DataError
 from recipe_helpers import ROOT, SIZES, TINY, assert_same_run, crash, fail_at, join_lines, weights, write
@@ -207,6 +208,7 @@ def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
     assert_same_run(tmp_path / "out", tmp_path / "straight")
 
 
+@TRAINER_DIVIDES_TWICE
 def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
     plan = [*files[:2], *TINY, "--max_steps", 3, "--optim", "sgd", "--learning_rate", 0.5]
     plan += ["--hidden_dropout_prob", 0, "--attention_probs_dropout_prob", 0, "--max_grad_norm", 0]
