@@ -56,6 +56,7 @@ ARCHITECTURE = (
     "num_attention_heads",
     "intermediate_size",
     "max_position_embeddings",
+    "initializer_range",
 )
 ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 # What may change between the two halves of a run without changing its result. All else defines the run.
@@ -100,6 +101,9 @@ class ModelArguments:
     num_attention_heads: int | None = field(default=None, metadata={"help": "Attention heads."})
     intermediate_size: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers."})
     max_position_embeddings: int | None = field(default=None, metadata={"help": "Rows of the learned positions."})
+    initializer_range: float | None = field(
+        default=None, metadata={"help": "Standard deviation of the random weights. Small models learn faster from 0.06."}
+    )
     classifier_pooling: str | None = field(
         default=None, metadata={"help": "What a classifier of whole texts reads.", "choices": ["cls", "mean"]}
     )
@@ -223,8 +227,8 @@ def _check_arguments(model_args: ModelArguments, data_args: DataArguments, train
     if model_args.model_name_or_path and chosen:
         named = " ".join(f"--{name} {value}" for name, value in chosen.items())
         raise RecipeError(
-            f"{named} with --model_name_or_path {model_args.model_name_or_path}: weights mean nothing in another "
-            "architecture than theirs. Leave out one of the two."
+            f"{named} with --model_name_or_path {model_args.model_name_or_path}: a checkpoint brings its own "
+            "architecture and weights. Leave out one of the two."
         )
     if not training_args.do_train and not model_args.model_name_or_path:
         raise RecipeError("without training there must be a model: give --model_name_or_path, or --train_file.")
