@@ -102,7 +102,7 @@ class ModelArguments:
     intermediate_size: int | None = field(default=None, metadata={"help": "Width of the feed-forward layers."})
     max_position_embeddings: int | None = field(default=None, metadata={"help": "Rows of the learned positions."})
     initializer_range: float | None = field(
-        default=None, metadata={"help": "Standard deviation of the random weights. Small models learn faster from 0.06."}
+        default=None, metadata={"help": "Spread of the random weights (0.02); narrow models learn faster from 0.06."}
     )
     classifier_pooling: str | None = field(
         default=None, metadata={"help": "What a classifier of whole texts reads.", "choices": ["cls", "mean"]}

@@ -101,6 +101,17 @@ def test_builds_every_variant(run, files, tmp_path, variant):
     assert {name: getattr(config, name) for name in SIZES} == SIZES
 
 
+def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
+    chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
+    chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
+    assert set(chosen) == set(recipe.ARCHITECTURE)
+    flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
+    run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in chosen} == chosen
+    assert weights(tmp_path / "out")["pooler.dense.weight"].std().item() == pytest.approx(0.5, rel=0.2)
+
+
 def test_starts_from_bert(run, files, tmp_path):
     bert = make_bert(tmp_path / "bert")
     run(*files, "--model_name_or_path", bert, "--max_steps", 1, "--eval_strategy", "no", "--learning_rate", 0)
