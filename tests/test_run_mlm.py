@@ -370,4 +370,4 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
             else:
                 programs[name]([*words, *few.split()])
                 outputs.append(Path(words[words.index("--output_dir") + 1]).name)
-    assert outputs == ["pretrained", "reviews-zh", "pretrained-words", "adapted"]
+    assert outputs == ["pretrained-short", "pretrained", "reviews-zh", "pretrained-words", "adapted"]
