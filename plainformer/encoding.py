@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
+from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .configuration_plainformer import CLASSIFIER_POOLINGS, PlainformerConfig
@@ -55,13 +56,19 @@ def encode(
     Raises:
         TypeError: `texts` is a single string, a set or a mapping, or holds something other than strings; `model` is
             not a Plainformer model; a number is not an integer.
-        ValueError: an unknown `pooling`, a number below 1, or text that is not valid Unicode.
+        ValueError: an unknown `pooling`, a number below 1, a `max_length` without room for text, or text that is not
+            valid Unicode.
     """
     # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
     if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
         raise TypeError(
             f"model is a {type(model).__name__}, not a Plainformer model. "
             "Convert a BERT with plainformer.from_bert(...)."
+        )
+    if not isinstance(model, PreTrainedModel):
+        raise TypeError(
+            f"model is a {type(model).__name__} around a Plainformer model: pass what is in it. LoRA layers stay "
+            "active in peft's model.get_base_model()."
         )
     texts = _read_texts(texts)
     _check_options(pooling, max_length, tokens_per_batch)
@@ -121,6 +128,12 @@ def _longest_allowed(
     """Tokens at which a text has to be cut off; None where nothing sets a limit."""
     limits = (tokenizer.model_max_length, max_length, encoder.config.position_limit)
     longest = min((limit for limit in limits if limit is not None), default=NO_LIMIT)
+    special = tokenizer.num_special_tokens_to_add()
+    if longest <= special:  # tokenizers would not cut anything off then
+        raise ValueError(
+            f"max_length={longest} leaves no room for text beside {special} special tokens: give at least "
+            f"{special + 1}."
+        )
     return None if longest >= NO_LIMIT else longest
 
 

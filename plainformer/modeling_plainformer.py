@@ -53,6 +53,7 @@ from .losses_plainformer import UNLABELLED, Count, choice_loss, class_loss, real
 from .padding_plainformer import (
     Layout,
     make_layout,
+    mask_out,
     read_mask,
     read_positions,
     read_sequences,
@@ -179,7 +180,8 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         """As in transformers, but a checkpoint of another architecture is refused, whatever `config` is given.
 
         Raises:
-            ValueError: the checkpoint's `model_type` is not "plainformer"; the message names it and the remedy.
+            ValueError: the checkpoint's `model_type` is not "plainformer", or `tp_plan` would split an attention head
+                over processes; the message names what is wrong and the remedy.
         """
         has_own_config = isinstance(config, PretrainedConfig) and config.name_or_path != str(
             pretrained_model_name_or_path
@@ -188,7 +190,9 @@ class PlainformerPreTrainedModel(PreTrainedModel):
             # Weights without a configuration of their own are what an explicit one is for.
             with contextlib.suppress(OSError):
                 cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
-        return super().from_pretrained(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *model_args, config=config, **kwargs)
+        _refuse_split_heads(loaded[0] if isinstance(loaded, tuple) else loaded)
+        return loaded
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in transformers, but a file in the place of the folder is an error, where transformers only logs one."""
@@ -274,6 +278,16 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         new.weight.requires_grad_(old.weight.requires_grad)
         self.base_model.embeddings.position_embeddings = new
         self.config.max_position_embeddings = size
+
+
+def _refuse_split_heads(model: PreTrainedModel) -> None:
+    """Raise a ValueError where tensor parallelism does not give every process the same number of whole heads."""
+    heads, processes = model.config.num_attention_heads, getattr(model, "tp_size", None) or 1
+    if heads % processes:
+        raise ValueError(
+            f"num_attention_heads={heads} cannot be shared out equally among {processes} processes (tp_plan): start a "
+            f"number of processes that divides {heads}."
+        )
 
 
 @dataclass
@@ -407,11 +421,15 @@ class PlainformerModel(PlainformerPreTrainedModel):
         position_ids = read_positions(position_ids, real, sequence_ids, shape, device, limit)
         token_type_ids = read_token_types(token_type_ids, real, shape, device, self.config.type_vocab_size)
         layout = make_layout(shape, real, sequence_ids, allowed, packed, unpad)
+        words = self.embeddings.word_embeddings
+        if inputs_embeds is None:
+            size = getattr(words, "num_embeddings", self.config.vocab_size)
+            if not words._forward_hooks:
+                input_ids = read_ids("input_ids", layout.gather(input_ids), "vocab_size", size)
+            else:  # whoever hooks word embeddings (NEFTune, attributions) expects [B, L, E]
+                inputs_embeds = words(read_ids("input_ids", mask_out(input_ids, real), "vocab_size", size))
         if inputs_embeds is not None:
             inputs_embeds = layout.gather(inputs_embeds)
-        else:
-            size = getattr(self.embeddings.word_embeddings, "num_embeddings", self.config.vocab_size)
-            input_ids = read_ids("input_ids", layout.gather(input_ids), "vocab_size", size)
         position_ids, token_type_ids = layout.gather(position_ids), layout.gather(token_type_ids)
         return self.embeddings(input_ids, inputs_embeds, position_ids, token_type_ids), layout
 

@@ -78,6 +78,11 @@ class PaddedLayout:
         """
         query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # [B, H, L, D]
         allowed = self.allowed
+        if allowed is not None and allowed.shape[1] not in (1, query.shape[1]):
+            raise ValueError(
+                f"attention_mask tells {allowed.shape[1]} heads apart, but with tensor parallelism this process "
+                f"computes {query.shape[1]} of them: give one mask for all heads, [B, 1, L, L]."
+            )
         if allowed is not None and allowed.dtype != torch.bool:
             # Half the lowest number: a score can be added to it without leaving the type, as -inf or NaN.
             allowed = allowed.to(query.dtype).clamp(min=torch.finfo(query.dtype).min / 2)

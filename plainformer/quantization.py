@@ -43,10 +43,14 @@ class Int8Linear(nn.Module):
         """[*, E] -> [*, O]."""
         if hidden_states.requires_grad:
             raise ValueError("A model in int8 has no gradients: take them of the one that quantize_int8 was given.")
-        low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
-        spread = (high - low).clamp(min=SMALLEST_SPREAD)
-        product = self.product((hidden_states - low).div_(spread))  # [*, O]
-        return product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
+        with torch.autocast("cpu", enabled=False):  # the product knows float32 only
+            hidden_states = hidden_states.float()
+            low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
+            spread = (high - low).clamp(min=SMALLEST_SPREAD)
+            # A token that is not finite stays so through its spread; the product would hand it on to the others.
+            mapped = (hidden_states - low).div_(spread).nan_to_num_(0.0)
+            product = self.product(mapped)  # [*, O]
+            return product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
 
 
 def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedModel:
@@ -69,8 +73,12 @@ def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedMod
             f"model is a {type(model).__name__}, not a Plainformer model. Convert a BERT with "
             "plainformer.from_bert(...); merge adapters first, with merge_and_unload()."
         )
-    if model.device.type != "cpu":
-        raise ValueError(f"The model is on {model.device}, but int8 products run on the CPU: call model.to('cpu').")
+    elsewhere = {str(parameter.device) for parameter in model.parameters() if parameter.device.type != "cpu"}
+    if elsewhere:
+        raise ValueError(
+            f"The model is on {', '.join(sorted(elsewhere))}, but int8 products run on the CPU: call model.to('cpu'), "
+            "or load it without device_map."
+        )
     model = copy.deepcopy(model).float().eval()
     for layer in model.base_model.layers:
         for parent in list(layer.modules()):

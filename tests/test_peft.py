@@ -103,6 +103,23 @@ def test_adapter_reaches_the_layers_it_names(targets):
     assert len(adapted) == (12 if targets == "all-linear" else 4)  # of two layers: six, or two, in each
 
 
+def test_an_adapter_for_each_row():
+    """peft looks for as many rows as names inside the model, where a padded batch has tokens instead."""
+    batch = make_batch(PlainformerModel)
+    model = get_peft_model(make_model(PlainformerModel), lora(PlainformerModel, "all-linear"), adapter_name="a").eval()
+    model.add_adapter("b", lora(PlainformerModel, "all-linear"))
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    names = ["a", "b", "a", "b"]
+    with pytest.raises(ValueError, match="adapter_names"):
+        model(**batch, adapter_names=names)
+    model.get_base_model().config.unpad_inputs = False
+    mixed = answers(model(**batch, adapter_names=names))
+    for row, name in enumerate(names):
+        model.set_adapter(name)
+        assert_same(mixed[row], answers(model(**batch))[row])
+
+
 @pytest.mark.parametrize("tie_word_embeddings", [True, False], ids=["tied", "untied"])
 def test_merged_masked_lm_equals_its_adapter(targets, tie_word_embeddings, tmp_path):
     """`merge_and_unload` leaves a plain model, still tied, that any reader opens."""

@@ -111,3 +111,29 @@ def test_what_cannot_be_quantised_is_named():
         quantize_int8(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="The model is on meta.*model.to"):
         quantize_int8(make_model(PlainformerModel).to("meta"))
+    partly = make_model(PlainformerModel)
+    partly.layers[1].to("meta")  # as where `device_map` leaves some of it on a disk
+    with pytest.raises(ValueError, match="The model is on meta.*without device_map"):
+        quantize_int8(partly)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_text_that_is_not_finite_leaves_the_others_alone(value, row):
+    model = quantize_int8(make_model(PlainformerModel))
+    embeddings = torch.randn(2, 8, 32)
+    alone = model(inputs_embeds=embeddings).last_hidden_state
+    embeddings[row, 3] = value
+    together = model(inputs_embeds=embeddings).last_hidden_state
+    assert_same(together[1 - row], alone[1 - row], 0)
+    assert not together[row, 3].isfinite().any()
+
+
+def test_autocast_changes_no_product():
+    linear = Int8Linear(nn.Linear(32, 20))
+    tokens = torch.randn(3, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(linear(tokens), linear(tokens.float()))
+        assert linear(tokens.bfloat16()).dtype == torch.float32
+        model = quantize_int8(make_model(PlainformerForSequenceClassification))
+        assert model(**make_inputs(PlainformerForSequenceClassification)).logits.isfinite().all()

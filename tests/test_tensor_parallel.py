@@ -79,14 +79,29 @@ def work(rank: int, folder: str) -> None:
         said, loss, learnt = learn(model, batch)
         whole = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in learnt.items()}
         results[name] = (said, loss, whole)
+    check_heads(folder)
     torch.save(results, f"{folder}/results-{rank}.pt")
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
+def check_heads(folder: str) -> None:
+    """Each process has half of the heads, and what speaks of all of them is refused by name."""
+    batch = make_inputs(PlainformerModel)
+    model = PlainformerModel.from_pretrained(f"{folder}/Model", tp_plan="auto")
+    with torch.no_grad():
+        assert model(**batch, output_attentions=True).attentions[0].shape == (4, 2, 8, 8)
+        with pytest.raises(ValueError, match=r"tells 4 heads apart.*computes 2 of them.*\[B, 1, L, L\]"):
+            model(**batch, attention_mask=torch.ones(4, 4, 8, 8, dtype=torch.bool))
+    with pytest.raises(ValueError, match="num_attention_heads=3 cannot be shared out equally among 2 processes"):
+        PlainformerModel.from_pretrained(f"{folder}/three heads", tp_plan="auto")
+
+
 def test_two_processes_equal_one(tmp_path: Path):
     for name in CASES:
         make_case(name)[0].save_pretrained(tmp_path / name)
+    three_heads = tiny_config(num_attention_heads=3, hidden_size=24, intermediate_size=40)
+    make_model(PlainformerModel, three_heads).save_pretrained(tmp_path / "three heads")
     mp.spawn(work, args=(str(tmp_path),), nprocs=2)
     for rank in (0, 1):
         results = torch.load(tmp_path / f"results-{rank}.pt", weights_only=True)

@@ -10,7 +10,7 @@ import torch
 from helpers import answers, as_batch, assert_same, gradients, make_inputs, make_labels, make_model, padding_mask
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functional_call, functionalize, grad, jacrev, stack_module_state, vmap
+from torch.func import functional_call, functionalize, grad, jacrev, jvp, stack_module_state, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import BertConfig, BertModel
 
@@ -128,6 +128,23 @@ def test_a_jacobian():
     for row, other in ((0, 1), (1, 0)):
         assert jacobian[row, row][mask[row] == 1].any() and not jacobian[row, row][mask[row] == 0].any()
         assert not jacobian[row, other].any()
+
+
+def test_forward_mode_needs_the_eager_kernel():
+    """torch's fused kernel has no forward-mode derivative on a CPU."""
+    embeddings, change = torch.randn(2, 4, 8, 32)
+    batch = {"attention_mask": MASKS[0]}
+    model = make_model(PlainformerModel)
+
+    def run(embeddings: Tensor) -> Tensor:
+        return model(inputs_embeds=embeddings, **batch).last_hidden_state
+
+    with pytest.raises(NotImplementedError, match="forward AD"):
+        jvp(run, (embeddings,), (change,))
+    model.set_attn_implementation("eager")
+    said, along = jvp(run, (embeddings,), (change,))
+    step = 1e-3 * change
+    assert_same(along, (run(embeddings + step) - run(embeddings - step)) / 2e-3, 1e-2)
 
 
 def test_functionalize(model_class):

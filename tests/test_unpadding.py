@@ -18,7 +18,7 @@ from helpers import (
     padding_mask,
     short_name,
 )
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments, default_data_collator
 
 from plainformer import (
     PlainformerForMaskedLM,
@@ -525,3 +525,31 @@ def test_varlen_kernel_gets_the_sequences(monkeypatch, variant):
 
 def test_varlen_kernel_is_left_alone_where_it_does_not_fit():
     assert not kernels_plainformer.varlen_fits(torch.zeros(3, 2, 8, dtype=torch.bfloat16), 0.0)  # not on a GPU
+
+
+# Hooks
+
+
+def test_hooks_on_word_embeddings_see_the_rectangle(model_class, variant):
+    """NEFTune, which `Trainer` hangs there, reads a third dimension; so do tools that attribute answers to tokens."""
+    inputs = make_inputs(model_class)
+    rows = inputs["input_ids"].numel() // 8  # two for each question of multiple choice
+    mask = padding_mask(*["right", "left", "holes", "full"] * (rows // 4))
+    inputs |= as_batch(model_class, {"attention_mask": mask})
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, 10**6)  # is not read
+    answered, shapes = [], []
+    for unpad in (True, False):
+        model = make_model(model_class, problem_type="single_label_classification", unpad_inputs=unpad, **variant)
+        words = model.get_input_embeddings()
+        words.register_forward_hook(lambda _, __, output: shapes.append(tuple(output.shape[:2])) or output + 1)
+        answered.append(answers(model(**inputs)))
+    assert_same(*answered)
+    assert shapes == [(rows, 8)] * 2
+
+
+def test_neftune(tmp_path):
+    model = make_model(PlainformerForSequenceClassification, problem_type="single_label_classification")
+    rows = [{"input_ids": [5] * 8, "attention_mask": [1] * n + [0] * (8 - n), "labels": n % 2} for n in (3, 7, 5, 2)]
+    settings = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "neftune_noise_alpha": 5, "max_steps": 2}
+    trainer = Trainer(model, TrainingArguments(tmp_path, **settings), default_data_collator, rows)
+    assert trainer.train().global_step == 2
