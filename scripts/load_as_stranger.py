@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SENTENCES = [
     "a gorgeous, witty, seductive movie",
-    "an hour and a half of my life that i will never get back",
+    "a dull , lifeless and badly acted film",
     "not bad at all",
 ]
 

@@ -45,7 +45,10 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sentences", nargs="*", default=SENTENCES, help="classified at the end (there are defaults)")
     parser.add_argument(
-        "--output_dir", type=Path, default=ROOT / "outputs" / "quickstart", help="where the model goes (%(default)s)"
+        "--output_dir",
+        type=Path,
+        default=ROOT / "outputs" / "quickstart",
+        help="where the model goes, in the place of an earlier one (%(default)s)",
     )
     parser.add_argument(
         "--bert_baseline",
@@ -78,6 +81,8 @@ def parse_args() -> argparse.Namespace:
             parser.error(f"--{name} {getattr(args, name)}: must be positive")
     fields = ("position_embedding_type", "pre_norm", *MINILM_SIZES)
     args.architecture = {name: getattr(args, name) for name in fields if hasattr(args, name)}
+    if args.architecture.get("position_embedding_type") == "sinusoidal":
+        args.architecture |= beside_sinusoids(args.architecture.get("hidden_size", MINILM_SIZES["hidden_size"]))
     args.from_scratch = args.from_scratch or bool(args.architecture)
     if args.learning_rate is None:
         args.learning_rate = 3e-4 if args.from_scratch else 5e-5
@@ -89,6 +94,11 @@ def parse_args() -> argparse.Namespace:
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
         parser.error(f"--output_dir {folder} holds something else than an earlier quickstart: name another folder")
     return args
+
+
+def beside_sinusoids(hidden_size: int) -> dict[str, float | bool]:
+    """Token embeddings that start as large as the positions, sqrt(1/2) on average: else these drown them."""
+    return {"scale_embedding": True, "initializer_range": round((0.5 / max(hidden_size, 1)) ** 0.5, 4)}
 
 
 def say(step: int, text: str) -> None:
@@ -194,8 +204,6 @@ def save(
 def main() -> None:
     args = parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"  # everything is on this disk
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    (args.output_dir / MARKER).write_text('{"status": "not finished"}')
     print("importing torch and transformers ...", flush=True)
     from transformers import set_seed
 
@@ -216,6 +224,8 @@ def main() -> None:
     print(f"{type(model).__name__}, {model.num_parameters():,} parameters")
     if args.from_scratch:
         print(f"random weights, not MiniLM's; chosen: {args.architecture or 'nothing but that'}")
+    args.output_dir.mkdir(parents=True, exist_ok=True)  # from here on an earlier quickstart is replaced
+    (args.output_dir / MARKER).write_text('{"status": "not finished"}')
 
     say(3, "fine-tune with Trainer")
     accuracy, seconds = fine_tune(model, tokenizer, train, test, args)

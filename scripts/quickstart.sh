@@ -15,4 +15,5 @@ for word in "$@"; do # the options can be read before anything is installed
     case "$word" in -h | --help) exec "$(find_python)" "$root/scripts/quickstart.py" --help ;; esac
 done
 setup_env "$root/.venv" quickstart
+export PYTHONUNBUFFERED=1 # what goes to a file shows at once
 exec "$env_python" "$root/scripts/quickstart.py" "$@"

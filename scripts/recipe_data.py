@@ -311,9 +311,12 @@ def read_csv(path: str, delimiter: str = ",") -> Iterator[tuple[int, dict[str, s
         for cells in reader:
             if line > 1 and cells:
                 if len(cells) != len(header):
+                    remedy = "Fill in what is missing; an empty field needs its delimiter too."
+                    if len(cells) > len(header):
+                        remedy = "Put a field that holds the delimiter in double quotes."
                     raise DataError(
-                        f"{path}, line {line}: {len(cells)} fields, but the header has {len(header)} "
-                        f"({', '.join(header)}). Put a field that holds the delimiter or a line break in double quotes."
+                        f"{path}, line {line}: {len(cells)} field{'s' * (len(cells) > 1)}, but the header has "
+                        f"{len(header)} ({', '.join(header)}). {remedy}"
                     )
                 yield line, dict(zip(header, cells, strict=True))
             line = reader.line_num + 1
@@ -529,7 +532,7 @@ def find_column(
         if given is None:
             raise DataError(
                 f"{_source(data_args, split)} has none of the columns {', '.join(usual)}, only {', '.join(names)}: "
-                f"say with {flag} which one it is."
+                f"say with {flag} which one it is.{_closest_pair(names, usual)}"
             )
         if given not in names:
             raise DataError(
@@ -547,7 +550,7 @@ def read_column(rows: Dataset, column: str) -> Iterator[Any]:
 
 
 def _closest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
+    close = _near(name, names)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
@@ -697,3 +700,12 @@ def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]
     for row, key in enumerate(keys):
         sides[key in chosen].append(row)
     return rows.select(sides[0]), rows.select(sides[1])
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, list(names), n=1)
+
+
+def _closest_pair(names: Iterable[str], usual: Iterable[str]) -> str:
+    """The first of `names` that looks like a misspelt one of `usual`."""
+    return next((f" Is {name!r} meant as {close[0]!r}?" for name in names if (close := _near(name, usual))), "")

@@ -67,7 +67,8 @@ check_disk() { # FOLDER
     local free_kib
     free_kib="$(df -Pk "$1" | awk 'NR == 2 { print $4 }')"
     [ "$free_kib" -ge "$needed_kib" ] || fail \
-        "$1 has $((free_kib / 1024)) MiB of free disk; torch and its companions need $((needed_kib / 1024)) MiB." \
+        "$1 has $((free_kib / 1024)) MiB of free disk; torch and its companions need $((needed_kib / 1024)) MiB, or twice" \
+        "that with a GPU build of torch." \
         "Free some space, or put the repository on another disk, and run this again."
 }
 

@@ -668,7 +668,7 @@ BAD_FILES = {
     "few-fields": (
         "train.csv",
         GOOD + "dull film\n",
-        "train.csv, line 4: 1 fields, but the header has 2 (text, label)",
+        "train.csv, line 4: 1 field, but the header has 2 (text, label). Fill in what is missing",
     ),
     "many-fields": ("train.csv", GOOD + '"two\nlines",pos\na,b,pos\n', "train.csv, line 6: 3 fields"),
     "open-quote": ("train.csv", GOOD + '"dull film,neg\n', "train.csv, line 4: unexpected end of data"),
