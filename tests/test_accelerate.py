@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 from accelerate import Accelerator, cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from accelerate.state import AcceleratorState
@@ -19,8 +18,10 @@ from helpers import (
     make_inputs,
     make_labels,
     make_model,
+    meet,
     padding_mask,
     short_name,
+    spawn,
 )
 from test_distributed import make_case
 from torch import Tensor, nn
@@ -198,7 +199,7 @@ def work(rank: int, kind: str, folder: str) -> None:
     torch.set_num_threads(1)
     ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ.update(ranks, ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    meet(rank, folder)
     results = {}
     for variant, head in CASES:
         model, halves = make_case(variant, head)
@@ -217,7 +218,7 @@ def work(rank: int, kind: str, folder: str) -> None:
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_two_processes_equal_one(kind, tmp_path: Path):
-    mp.spawn(work, args=(kind, str(tmp_path)), nprocs=2)
+    spawn(work, kind, str(tmp_path))
     results = [torch.load(tmp_path / f"results-{rank}.pt", weights_only=True) for rank in (0, 1)]
     for variant, head in CASES:
         model, halves = make_case(variant, head)

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import VARIANTS, make_model
+from helpers import VARIANTS, finish_process, make_model, start_process
 from hub_server import HubServer
 from test_hub import AUTO_CLASSES, COMMON, STRANGER, TEXTS, TOKENS, digest, environment, run_code
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -105,14 +105,13 @@ def start(hub: HubServer, home: Path, places: dict[str, str], words: list[str], 
     lines = [f"results = {{{', '.join(f'{name!r}: {place}' for name, place in places.items())}}}"]
     code = "\n".join([STRANGER, COMMON, OPEN, *lines, "print(json.dumps(results))"])
     command = [*prefix, sys.executable, "-c", code, *words]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=home, env={**environment(hub, home), **env}, **pipes)
+    return start_process(command, cwd=home, env={**environment(hub, home), **env})
 
 
 def finish(process: subprocess.Popen) -> dict[str, dict]:
-    output, errors = process.communicate(timeout=280)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    done = finish_process(process)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,18 @@
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
-from helpers import HEADS, VARIANTS, assert_same, gradients, make_inputs, make_labels, make_model, short_name
+from helpers import (
+    HEADS,
+    VARIANTS,
+    assert_same,
+    gradients,
+    make_inputs,
+    make_labels,
+    make_model,
+    meet,
+    short_name,
+    spawn,
+)
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,7 +35,7 @@ def make_case(variant: str, head: type) -> tuple[torch.nn.Module, list[dict[str,
 def work(rank: int, folder: str) -> None:
     """Two steps of each case: a parameter without a gradient in the first would be an error in the second."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    meet(rank, folder)
     learnt = {}
     for variant, head in CASES:
         model, halves = make_case(variant, head)
@@ -39,7 +49,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def test_two_processes_equal_one(tmp_path):
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    spawn(work, str(tmp_path))
     learnt = [torch.load(tmp_path / f"gradients-{rank}.pt", weights_only=True) for rank in (0, 1)]
     for variant, head in CASES:
         model, halves = make_case(variant, head)

@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_process
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
@@ -18,7 +18,7 @@ TOOLS = [name for name in RECIPES if name not in (PREPARATION, VERSIONS)]
 
 def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_process(command, cwd=folder, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

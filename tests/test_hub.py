@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import make_model
+from helpers import finish_process, make_model, run_process, start_process
 from hub_server import HubServer
 
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
@@ -161,7 +161,7 @@ def run_code(
     parts = ["" if package else STRANGER, COMMON, code, f'json.dump(results, open({str(output)!r}, "w"))']
     env = environment(hub, home, token) | ({"PYTHONPATH": str(ROOT)} if package else {})
     command = [sys.executable, "-c", "\n".join(parts), *args]
-    done = subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=600)
+    done = run_process(command, cwd=home, env=env, timeout=600)
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(output.read_text())
 
@@ -170,15 +170,13 @@ def start_push(hub: HubServer, home: Path, *args: object, token: str | None = "h
     """push_to_hub.py in a new process. Unless `full`, it believes that the folder is fine."""
     code = UNCHECKED.format(scripts=str(SCRIPTS), report=json.dumps(REPORT))
     command = [sys.executable, *([str(SCRIPTS / "push_to_hub.py")] if full else ["-c", code]), *map(str, args)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(command, env={**environment(hub, home, token), **env}, **pipes)
+    return start_process(command, env={**environment(hub, home, token), **env}, stderr=subprocess.STDOUT)
 
 
 def push(*args, **options) -> tuple[int, str]:
     """Exit status and output."""
-    process = start_push(*args, **options)
-    output, _ = process.communicate(timeout=600)
-    return process.returncode, output
+    done = finish_process(start_push(*args, **options), timeout=600)
+    return done.returncode, done.stdout
 
 
 # Folders, and the Hub.

@@ -1,11 +1,11 @@
 """Every code block of the README does what it says."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_process
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -27,9 +27,7 @@ def test_python_blocks_run_in_order(tmp_path: Path) -> None:
     """In one process and one folder, since a later block reads what an earlier one saved."""
     blocks = [block for language, block in BLOCKS if language == "python"]
     assert len(blocks) >= 3
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+    done = run_process([sys.executable, "-c", "\n".join(blocks)], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "torch.Size([2, 2])" in done.stdout
     assert {"my-model", "as-bert"} <= {path.name for path in tmp_path.iterdir()}
@@ -45,9 +43,7 @@ def test_shell_blocks_run(command: str, tmp_path: Path, monkeypatch: pytest.Monk
     """In the environment of the tests (VENV), so that nothing is installed twice."""
     monkeypatch.setenv("VENV", sys.prefix)
     options = SHORT[command].format(folder=tmp_path / "out")
-    done = subprocess.run(
-        f"{command} {options}", shell=True, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_process(["bash", "-c", f"{command} {options}"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import shareable_files
 import torch
+from helpers import run_process
 from recipe_helpers import ROOT, TINY, make_rows, weights, write
 from test_run_ner import conll, make_sentences
 from test_run_qa import make_rows as make_questions
@@ -74,13 +74,10 @@ def test_two_processes_train_as_one(files, tmp_path):
         name: arguments(name, files, tmp_path / "two", *plan, "--per_device_train_batch_size", 2) for name in RECIPES
     }
     launcher = write(tmp_path / "train_all.py", TRAIN_ALL)
-    run = subprocess.run(
+    run = run_process(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", launcher, SCRIPTS]
         + [write(tmp_path / "jobs.json", json.dumps(jobs))],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     for name in RECIPES:
@@ -123,13 +120,10 @@ def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch,
         shareable_files.stage(files_of, tmp_path / "staged" / name)
         staged.append(tmp_path / "staged" / name)
     hidden = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    run = subprocess.run(
+    run = run_process(
         [sys.executable, "-c", CHECK_ALL, SCRIPTS, *staged],
         env={**hidden, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert json.loads(run.stdout.splitlines()[-1]) == {

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import run_process
 
 ROOT = Path(__file__).resolve().parent.parent
 SHELL_SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
@@ -19,15 +20,12 @@ SHORT = "--epochs 1 --max_train_samples 64 --max_test_samples 32".split()
 def run(*command: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess:
     """The finished process; its stdout holds stderr too. Variables that would choose for the script are taken away."""
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "TRANSFORMERS", "VENV")}
-    return subprocess.run(
-        [str(part) for part in command],
+    return run_process(
+        command,
         cwd=cwd,
         env={**inherited, "PYTHONPATH": str(ROOT), **env},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
     )
 
 

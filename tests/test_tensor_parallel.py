@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.multiprocessing as mp
 import transformers
 from helpers import (
     KERNELS,
@@ -18,8 +17,10 @@ from helpers import (
     make_inputs,
     make_labels,
     make_model,
+    meet,
     padding_mask,
     short_name,
+    spawn,
     tiny_config,
 )
 from torch import Tensor
@@ -63,7 +64,7 @@ def learn(model: PlainformerPreTrainedModel, batch: dict[str, Tensor]) -> tuple[
 def work(rank: int, folder: str) -> None:
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    meet(rank, folder)
     results = {}
     for name, (model_class, _) in CASES.items():
         _, batch = make_case(name)
@@ -102,7 +103,7 @@ def test_two_processes_equal_one(tmp_path: Path):
         make_case(name)[0].save_pretrained(tmp_path / name)
     three_heads = tiny_config(num_attention_heads=3, hidden_size=24, intermediate_size=40)
     make_model(PlainformerModel, three_heads).save_pretrained(tmp_path / "three heads")
-    mp.spawn(work, args=(str(tmp_path),), nprocs=2)
+    spawn(work, str(tmp_path))
     for rank in (0, 1):
         results = torch.load(tmp_path / f"results-{rank}.pt", weights_only=True)
         for name in CASES:
