@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,13 @@ WAYS = {"package": "with the package", "stranger": "as a stranger"}
 HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 
 
-def auto_classes() -> list[str]:
-    return ["AutoModel", *(f"AutoModelFor{head}" for head in HEADS)]
+def checkpoints() -> dict[str, tuple[str, bool, str]]:
+    """Of each checkpoint, by the name of its folder: position kind, norm placement and Auto class."""
+    autos = ["AutoModel", *(f"AutoModelFor{head}" for head in HEADS)]
+    return {
+        f"{kind}-{'pre' if pre_norm else 'post'}-{auto}": (kind, pre_norm, auto)
+        for kind, pre_norm, auto in product(("learned", "sinusoidal", "none"), (False, True), autos)
+    }
 
 
 def quieten() -> None:
@@ -44,25 +50,23 @@ def quieten() -> None:
 
 
 def write(folder: Path) -> None:
-    """Every position kind, norm placement and head, with a tokenizer and `expected.json`, below `folder/VERSION`."""
+    """All `checkpoints`, each with a tokenizer and `expected.json`, below `folder/VERSION`."""
     import torch
     import transformers
 
     import plainformer
 
     tokenizer = plainformer.train_tokenizer(TEXTS, show_progress=False, model_max_length=32)
-    for kind in ("learned", "sinusoidal", "none"):
-        for pre_norm in (False, True):
-            fields = {"position_embedding_type": kind, "pre_norm": pre_norm, "max_position_embeddings": 32, **SIZES}
-            config = plainformer.PlainformerConfig(vocab_size=len(tokenizer), num_labels=3, **fields)
-            for auto in auto_classes():
-                torch.manual_seed(0)
-                model = getattr(transformers, auto).from_config(config).eval()
-                place = folder / transformers.__version__ / f"{kind}-{'pre' if pre_norm else 'post'}-{auto}"
-                model.save_pretrained(place)
-                tokenizer.save_pretrained(place)
-                told = {"encoded": encode(tokenizer), "numbers": compute(model, tokenizer)}
-                (place / "expected.json").write_text(json.dumps(told), encoding="utf-8")
+    sizes = {"vocab_size": len(tokenizer), "num_labels": 3, "max_position_embeddings": 32, **SIZES}
+    for name, (kind, pre_norm, auto) in checkpoints().items():
+        config = plainformer.PlainformerConfig(position_embedding_type=kind, pre_norm=pre_norm, **sizes)
+        torch.manual_seed(0)
+        model = getattr(transformers, auto).from_config(config).eval()
+        place = folder / transformers.__version__ / name
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        told = {**encode(tokenizer), **compute(model, tokenizer)}
+        (place / "expected.json").write_text(json.dumps(told), encoding="utf-8")
 
 
 # Read
@@ -77,7 +81,7 @@ def read(folder: Path, way: str) -> None:
     import transformers
 
     for writer in versions(folder):
-        found = {place.name: differences(place, way) for place in sorted((folder / writer).iterdir())}
+        found = {name: differences(folder / writer / name, way) for name in checkpoints()}
         name = f"found-{writer}-{transformers.__version__}-{way}.json"
         (folder / name).write_text(json.dumps(found), encoding="utf-8")
 
@@ -86,23 +90,29 @@ def differences(place: Path, way: str) -> list[str]:
     """What is not as it was written: token ids, token types, masks, numbers, where the code comes from."""
     import transformers
 
-    auto, trust = place.name.rpartition("-")[2], way == "stranger"
-    told = json.loads((place / "expected.json").read_text(encoding="utf-8"))
+    (*_, auto), trust = checkpoints()[place.name], way == "stranger"
     try:
+        told = json.loads((place / "expected.json").read_text(encoding="utf-8"))
         tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust)
         model = getattr(transformers, auto).from_pretrained(place, trust_remote_code=trust)
-        wrong = [f"{name} differ" for name, values in encode(tokenizer).items() if values != told["encoded"][name]]
-        wrong += [
-            f"{name} differs by {distance(values, told['numbers'][name]):.1e}"
-            for name, values in compute(model, tokenizer).items()
-            if values != told["numbers"][name]
-        ]
+        wrong = list(compare(told, {**encode(tokenizer), **compute(model, tokenizer)}))
     except Exception as error:  # whatever it is, it belongs into the table
         return [f"{type(error).__name__}: {error}"]
     home = type(model).__module__.partition(".")[0]
     if home != ("transformers_modules" if trust else "plainformer"):
         wrong.append(f"the code comes from {home}")
     return wrong
+
+
+def compare(told: dict[str, list], found: dict[str, list]) -> Iterator[str]:
+    """What was written and is not found, what is found and was not written, and what is not the same."""
+    for name in sorted({*told, *found}):
+        if name not in found:
+            yield f"{name} is missing"
+        elif name not in told:
+            yield f"{name} is new"
+        elif told[name] != found[name]:
+            yield f"{name} differs by {distance(told[name], found[name]):.1e}"
 
 
 def encode(tokenizer) -> dict[str, list]:
@@ -142,7 +152,7 @@ def versions(folder: Path) -> list[str]:
 
 def table(folder: Path) -> Iterator[str]:
     """A line for each writer, a column for each reader and way; below it what differs."""
-    readers = [(version, way) for version in versions(folder) for way in WAYS]
+    readers, names = [(version, way) for version in versions(folder) for way in WAYS], list(checkpoints())
     yield "| written under | " + " | ".join(f"read under {version}, {WAYS[way]}" for version, way in readers) + " |"
     yield "| --- |" + " --- |" * len(readers)
     wrong = []
@@ -150,8 +160,8 @@ def table(folder: Path) -> Iterator[str]:
         cells = []
         for reader, way in readers:
             found = json.loads((folder / f"found-{writer}-{reader}-{way}.json").read_text(encoding="utf-8"))
-            faults = {name: faults for name, faults in found.items() if faults}
-            cells.append(f"{len(found) - len(faults)} of {len(found)} equal")
+            faults = {name: found.get(name, ["it was not read"]) for name in names if found.get(name) != []}
+            cells.append(f"{len(names) - len(faults)} of {len(names)} equal")
             wrong += [f"{writer} -> {reader}, {WAYS[way]}: {n}: {'; '.join(f)}" for n, f in faults.items()]
         yield f"| {writer} | " + " | ".join(cells) + " |"
     yield ""
@@ -167,6 +177,8 @@ def main() -> None:
     args = parser.parse_args()
 
     os.environ["HF_HUB_OFFLINE"] = "1"
+    if args.step != "write" and not versions(args.folder):
+        sys.exit(f"error: no version has written checkpoints below {args.folder}")
     if args.step == "table":
         lines = list(table(args.folder))
         print("\n".join(lines))

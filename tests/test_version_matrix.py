@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,21 +42,44 @@ def test_every_kind_and_head_is_equal(folder):
 
 
 def test_what_differs_is_named(folder, tmp_path):
-    """Another number in the last place, another id, a checkpoint that does not open."""
+    """Another number, another id, an output or an encoding too few or too many, a checkpoint that is broken or gone."""
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    names = ["none-pre-AutoModel", "learned-post-AutoModelForMaskedLM", "sinusoidal-pre-AutoModelForMultipleChoice"]
-    number, token, broken = (copy / VERSION / name for name in names)
-    told = json.loads((number / "expected.json").read_text())
-    told["numbers"]["last_hidden_state"][0][0][0] += 1e-3
-    (number / "expected.json").write_text(json.dumps(told))
-    told = json.loads((token / "expected.json").read_text())
-    told["encoded"]["input_ids of pairs"][0][1] += 1
-    (token / "expected.json").write_text(json.dumps(told))
-    (broken / "config.json").unlink()
+
+    def change(name: str, edit: Callable[[dict], object]) -> None:
+        file = copy / VERSION / name / "expected.json"
+        told = json.loads(file.read_text())
+        edit(told)
+        file.write_text(json.dumps(told))
+
+    def add(values: list, number: float) -> None:
+        values[0] += number
+
+    change("none-pre-AutoModel", lambda told: add(told["last_hidden_state"][0][0], 1e-3))
+    change("learned-post-AutoModelForMaskedLM", lambda told: add(told["input_ids of pairs"][0], 1))
+    change("none-post-AutoModel", lambda told: told.update(pooler_output=[[0.0]], extra=[1]))
+    change("learned-pre-AutoModel", lambda told: [told.pop("last_hidden_state"), told.pop("token_type_ids of texts")])
+    (copy / VERSION / "sinusoidal-pre-AutoModelForMultipleChoice" / "config.json").unlink()
+    shutil.rmtree(copy / VERSION / "sinusoidal-post-AutoModel")
     assert step("read", copy, "package").returncode == 0
     done = step("table", copy)
     assert done.returncode == 1
-    assert "33 of 36 equal" in done.stdout and done.stdout.endswith("3 checkpoints differ\n")
+    assert "30 of 36 equal" in done.stdout and done.stdout.endswith("6 checkpoints differ\n")
     assert "none-pre-AutoModel: last_hidden_state differs by 1.0e-03" in done.stdout
-    assert "learned-post-AutoModelForMaskedLM: input_ids of pairs differ" in done.stdout
+    assert "learned-post-AutoModelForMaskedLM: input_ids of pairs differs by 1.0e+00" in done.stdout
+    assert "none-post-AutoModel: extra is missing; pooler_output is missing" in done.stdout
+    assert "learned-pre-AutoModel: last_hidden_state is new; token_type_ids of texts is new" in done.stdout
     assert "sinusoidal-pre-AutoModelForMultipleChoice: " in done.stdout
+    assert "sinusoidal-post-AutoModel: FileNotFoundError: " in done.stdout
+
+
+def test_what_was_not_read_is_not_equal(folder, tmp_path):
+    """Nothing found is no proof that nothing differs."""
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    (copy / f"found-{VERSION}-{VERSION}-stranger.json").write_text('{"none-pre-AutoModel": []}')
+    done = step("table", copy)
+    assert done.returncode == 1
+    assert "| 36 of 36 equal | 1 of 36 equal |" in done.stdout and "none-post-AutoModel: it was not read" in done.stdout
+    (tmp_path / "empty").mkdir()
+    for words in (["read", tmp_path / "empty"], ["table", tmp_path / "empty"]):
+        done = step(*words)
+        assert done.returncode == 1 and "no version has written checkpoints" in done.stderr
