@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,12 +11,26 @@ from pathlib import Path
 
 import pytest
 import transformers
+from helpers import run_process
 from transformers import PreTrainedModel
+from transformers.pipelines import SUPPORTED_TASKS
 
 import plainformer
 from plainformer.configuration_plainformer import POSITION_EMBEDDING_TYPES
 
 ROOT = Path(__file__).resolve().parent.parent
+# Their tests of the pipelines that Plainformer has a class for.
+TASKS = ["feature_extraction", "fill_mask", "text_classification", "token_classification", "zero_shot"]
+TASKS += ["question_answering"] if "question-answering" in SUPPORTED_TASKS else []
+# Lays out an archive, and runs the adapter's pipelines: there is nothing for the other files to import.
+RUN_THEIRS = """
+import sys, pathlib, hf_suite
+archive, folder = map(pathlib.Path, sys.argv[1:3])
+hf_suite.lay_out(archive, folder)
+for kind in ("modeling", "tokenization"):
+    (folder / hf_suite.PLACES[f"{kind}.py"]).unlink()
+sys.exit(hf_suite.run_pytest(folder, sys.argv[3:]))
+"""
 
 
 def load(file: Path):
@@ -43,6 +58,10 @@ def archive(tmp_path) -> Path:
         "transformers-1/tests/../../test_escape.py": "",
         "transformers-1/src/transformers/test_not_a_test.py": "",
     }
+    return pack(files, tmp_path)
+
+
+def pack(files: dict[str, str], tmp_path: Path) -> Path:
     path = tmp_path / "transformers-1.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         for name, text in files.items():
@@ -86,6 +105,37 @@ print(theirs.GenerationTesterMixin.__name__, theirs.AnyToAnyPipelineTests.__name
 """
     output = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True).stdout
     assert output.split() == ["GenerationTesterMixin", "AnyToAnyPipelineTests", "Other"]
+
+
+def run_theirs(tasks: list[str], tmp_path: Path, *words: str) -> subprocess.CompletedProcess:
+    """The pipelines of our adapter with a mixin that has an empty test of these tasks, and a base that is not there."""
+    mixin = "from .generation.test_utils import GenerationTesterMixin, Other\n"
+    mixin += "tiny_model_summary, TRANSFORMERS_TINY_MODEL_PATH = {}, None\n"
+    mixin += "class PipelineTesterMixin(GenerationTesterMixin):\n"
+    mixin += "".join(f"    def test_pipeline_{task}(self): pass\n" for task in tasks)
+    archive = pack({"transformers-1/tests/test_pipeline_mixin.py": mixin}, tmp_path)
+    (tmp_path / "laid-out").mkdir()
+    return run_process(
+        [sys.executable, "-c", RUN_THEIRS, archive, tmp_path / "laid-out", "-k", "PipelineTest", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])},
+    )
+
+
+def test_mixins_that_are_stand_ins_are_named(tmp_path):
+    done = run_theirs([*TASKS, "mask_generation"], tmp_path, "-n", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told, numbers = done.stdout.splitlines()[-3:-1]
+    assert told == "not run, as the archive leaves them out: the tests of GenerationTesterMixin"
+    assert numbers == f"passed {6 * len(TASKS)}, skipped by them 0, skipped by us 0, failed 0"
+    assert "Other" not in done.stdout
+
+
+def test_pipelines_without_a_test_are_an_error(tmp_path):
+    """Whatever else was asked for; a test of another name than its pipeline's would not have been collected."""
+    tasks = ["fill_masks" if task == "fill_mask" else task for task in TASKS if task != "zero_shot"]
+    done = run_theirs(tasks, tmp_path, "-n", "0")
+    assert done.returncode != 0
+    assert "PipelineTesterMixin has no test of fill-mask, zero-shot: was it renamed?" in done.stdout
 
 
 def test_archive_is_fetched_once(suite, tmp_path, monkeypatch):

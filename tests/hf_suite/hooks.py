@@ -4,6 +4,7 @@ import pytest
 from tests.models.plainformer.subject import SKIPPED_BY_US
 
 OURS = "skipped by us: "
+STAND_IN = "stand-in"
 MARKERS = ("generate", "flash_attn_test", "torch_compile_test", "torch_export_test")  # theirs
 reports: dict[str, list[pytest.TestReport]] = {}  # of each test: those of its subtests, then its own
 
@@ -18,6 +19,8 @@ def pytest_collection_modifyitems(items):
         reason = SKIPPED_BY_US.get(item.originalname)
         if reason is not None:
             item.add_marker(pytest.mark.skip(reason=OURS + reason))
+        # Reports bring what is noted here from the process that runs the test to the one that counts.
+        item.user_properties += [(STAND_IN, base.__name__) for base in item.cls.__mro__ if "is_stand_in" in vars(base)]
 
 
 def pytest_runtest_logreport(report):
@@ -40,7 +43,7 @@ def reason_of(of_one_test: list[pytest.TestReport]) -> str:
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The four numbers, and the reasons for what we skipped."""
+    """The four numbers, the reasons for what we skipped, and the mixins whose tests there are none of."""
     tests: dict[str, list] = {"passed": [], "skipped by them": [], "skipped by us": [], "failed": []}
     for of_one_test in reports.values():
         tests[verdict(of_one_test)].append(of_one_test)
@@ -48,4 +51,7 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.section("transformers' own tests on Plainformer")
     for reason in sorted(set(reasons)):
         terminalreporter.write_line(f"skipped by us, {reasons.count(reason)} times: {reason}")
+    noted = [entry for of_one_test in reports.values() for report in of_one_test for entry in report.user_properties]
+    for name in sorted({value for key, value in noted if key == STAND_IN}):
+        terminalreporter.write_line(f"not run, as the archive leaves them out: the tests of {name}")
     terminalreporter.write_line(", ".join(f"{verdict} {len(of_verdict)}" for verdict, of_verdict in tests.items()))

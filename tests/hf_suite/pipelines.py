@@ -5,6 +5,8 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
+from transformers.pipelines import SUPPORTED_TASKS
+
 from plainformer import PlainformerConfig
 
 from ... import test_pipeline_mixin
@@ -19,6 +21,9 @@ PIPELINES = {
     "token-classification": MODELS["MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"],
     "zero-shot": MODELS["MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"],
 }
+
+if "question-answering" not in SUPPORTED_TASKS:
+    del PIPELINES["question-answering"]  # transformers 5 has no such pipeline
 
 for model_class in PIPELINES.values():
     test_pipeline_mixin.tiny_model_summary[model_class.__name__] = {
@@ -56,6 +61,10 @@ for name in dir(PipelineTesterMixin):
     task = name.removeprefix("test_pipeline_").removesuffix("_fp16").replace("_", "-")
     if name.startswith("test_") and task not in PIPELINES:
         setattr(PipelineTests, name, None)  # images, sounds, generation: not collected
+
+untested = [task for task in PIPELINES if not hasattr(PipelineTests, f"test_pipeline_{task.replace('-', '_')}")]
+if untested:
+    raise LookupError(f"transformers' PipelineTesterMixin has no test of {', '.join(untested)}: was it renamed?")
 
 for variant, choices in VARIANTS.items():
     name = f"Plainformer{variant}PipelineTest"
