@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-import psutil  # accelerate needs it, so it is there
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
