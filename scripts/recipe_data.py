@@ -554,6 +554,15 @@ def _closest(name: str, names: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    return difflib.get_close_matches(name, list(names), n=1)
+
+
+def _closest_pair(names: Iterable[str], usual: Iterable[str]) -> str:
+    """The first of `names` that looks like a misspelt one of `usual`."""
+    return next((f" Is {name!r} meant as {close[0]!r}?" for name in names if (close := _near(name, usual))), "")
+
+
 # Checks
 
 
@@ -700,12 +709,3 @@ def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]
     for row, key in enumerate(keys):
         sides[key in chosen].append(row)
     return rows.select(sides[0]), rows.select(sides[1])
-
-
-def _near(name: str, names: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(name, list(names), n=1)
-
-
-def _closest_pair(names: Iterable[str], usual: Iterable[str]) -> str:
-    """The first of `names` that looks like a misspelt one of `usual`."""
-    return next((f" Is {name!r} meant as {close[0]!r}?" for name in names if (close := _near(name, usual))), "")

@@ -677,7 +677,7 @@ BAD_FILES = {
         "text,text\na,b\n",
         "line 1: the header 'text', 'text' must name every column, and each once",
     ),
-    "column": ("train.csv", "txet,label\na,b\n", "has none of the columns text, sentence"),
+    "column": ("train.csv", "txet,label\na,b\n", "which one it is. Is 'txet' meant as 'text'?"),
     "label-column": ("train.csv", "text,lable\na,b\n", "none of the columns label, labels"),
     "empty-text": ("train.csv", GOOD + " ,pos\n", "1 row of "),
     "unlabelled": ("train.csv", GOOD + "dull film,\n", "'label' is empty. Label these rows or remove them."),
