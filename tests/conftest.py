@@ -1,15 +1,12 @@
 """Fixtures: the axes that a behaviour test runs over, with readable ids, and a fixed seed for every test."""
 
 import os
-import sys
-from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it once
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))  # scripts import each other by name
 
 import pytest
 import torch
-from helpers import HEADS, KERNELS, MODELS, PADDING, VARIANTS, short_name
+from helpers.models import HEADS, KERNELS, MODELS, PADDING, VARIANTS, short_name
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 

@@ -1,0 +1,652 @@
+"""The configuration: every field survives, every wrong value is named with its remedy, and strangers are refused."""
+
+import copy
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from helpers.models import MODELS, NON_DEFAULT, make_inputs, short_name, tiny_config
+from transformers import AutoConfig, AutoModel, BertConfig, BertModel, DistilBertConfig, DistilBertModel
+from transformers.activations import ACT2FN
+
+from plainformer import PlainformerConfig, PlainformerForSequenceClassification, PlainformerModel
+from plainformer.configuration_plainformer import ACTIVATIONS, NAMES_ELSEWHERE, RULES
+
+# What the fields of transformers look like when they are not at their defaults.
+INHERITED = {
+    "id2label": {0: "bad", 1: "so-so", 2: "good"},
+    "label2id": {"bad": 0, "so-so": 1, "good": 2},
+    "problem_type": "multi_label_classification",
+    "output_hidden_states": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+BERT_BASE = {
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+    "classifier_dropout": None,
+    "tie_word_embeddings": True,
+    "position_embedding_type": "learned",
+    "pre_norm": False,
+    "embedding_norm": True,
+    "scale_embedding": False,
+    "classifier_pooling": "cls",
+    "unpad_inputs": True,
+    "sparse_prediction": True,
+}
+
+NOT_INTEGERS = (0, -1, 2.0, True, False, None, "12", float("nan"), np.int64(8), [12])
+NOT_PROBABILITIES = (-0.1, 1, 1.0, 1.5, True, False, "0.1", float("nan"), float("inf"), [0.1])
+NOT_POSITIVE = (0, -0.02, True, None, "0.02", float("nan"), float("inf"))
+NOT_BOOLEANS = (0, 1, None, "True", "no", np.bool_(True))
+BAD_VALUES = {
+    "vocab_size": NOT_INTEGERS,
+    "hidden_size": NOT_INTEGERS,
+    "num_hidden_layers": NOT_INTEGERS,
+    "num_attention_heads": NOT_INTEGERS,
+    "intermediate_size": NOT_INTEGERS,
+    "hidden_act": ("geluu", "", None, 3, True, torch.nn.functional.gelu, ["gelu"]),
+    "hidden_dropout_prob": (None, *NOT_PROBABILITIES),
+    "attention_probs_dropout_prob": (None, *NOT_PROBABILITIES),
+    "max_position_embeddings": NOT_INTEGERS,
+    "type_vocab_size": tuple(value for value in NOT_INTEGERS if value != 0) + (False,),
+    "initializer_range": NOT_POSITIVE,
+    "layer_norm_eps": NOT_POSITIVE,
+    "pad_token_id": (-1, 50, 51, 0.0, True, False, "0", float("nan"), np.int64(3)),
+    "classifier_dropout": NOT_PROBABILITIES,
+    "tie_word_embeddings": NOT_BOOLEANS,
+    "position_embedding_type": ("absolute", "rotary", "Learned", "", None, 0, True, ["learned"]),
+    "pre_norm": NOT_BOOLEANS,
+    "embedding_norm": NOT_BOOLEANS,
+    "scale_embedding": NOT_BOOLEANS,
+    "classifier_pooling": ("max", "CLS", "", None, 0, True, ["cls"]),
+    "unpad_inputs": NOT_BOOLEANS,
+    "sparse_prediction": NOT_BOOLEANS,
+    "problem_type": ("regresion", "classification", "", 0, True, ["regression"]),
+    "num_labels": (-1, 0, 2.5, True, "3"),
+}
+BAD_CASES = [
+    pytest.param(field, value, id=f"{field}={value if not callable(value) else value.__name__}-{type(value).__name__}")
+    for field, values in BAD_VALUES.items()
+    for value in values
+]
+# What a remedy has to say, at least: a value or a kind of value that would do.
+REMEDIES = {
+    "hidden_act": "relu",
+    "position_embedding_type": "'sinusoidal'",
+    "classifier_pooling": "'mean'",
+    "problem_type": "'regression'",
+    "tie_word_embeddings": "True or False",
+    "pre_norm": "True or False",
+    "embedding_norm": "True or False",
+    "scale_embedding": "True or False",
+    "unpad_inputs": "True or False",
+    "sparse_prediction": "True or False",
+    "hidden_dropout_prob": "below 1",
+    "attention_probs_dropout_prob": "below 1",
+    "classifier_dropout": "below 1",
+    "initializer_range": "above 0",
+    "layer_norm_eps": "above 0",
+    "pad_token_id": "None",
+}
+
+
+class Recorder(list):
+    """Collects what is logged as a warning."""
+
+    def warning(self, message: str, *args) -> None:
+        self.append(message)
+
+
+@pytest.fixture
+def warnings_said(monkeypatch) -> Recorder:
+    """The warnings that the configuration gives."""
+    recorder = Recorder()
+    monkeypatch.setattr("plainformer.configuration_plainformer.logger", recorder)
+    return recorder
+
+
+def values_of(config: PlainformerConfig, names) -> dict:
+    return {name: getattr(config, name) for name in names}
+
+
+def is_json(value) -> bool:
+    """Whether a value can stand in a `config.json` at all."""
+    return isinstance(value, (bool, int, float, str, list, type(None))) and not isinstance(value, np.generic)
+
+
+def assert_explains(error: BaseException, field: str, value) -> None:
+    """The message names the field, the value, and something that would do."""
+    message = str(error)
+    said = [repr(value), str(value)]
+    assert field in message and any(form in message for form in said), message
+    assert REMEDIES.get(field, "integer of at least") in message, message
+
+
+# Fields and their way through files.
+
+
+def test_the_defaults_are_those_of_bert_base():
+    config = PlainformerConfig()
+    assert values_of(config, BERT_BASE) == BERT_BASE
+    for field, default in BERT_BASE.items():
+        assert type(getattr(config, field)) is type(default)
+
+
+def test_every_field_is_covered_by_these_tests():
+    fields = set(PlainformerConfig.__init__.__annotations__) - {"kwargs", "return"}
+    assert fields == set(NON_DEFAULT) == set(BERT_BASE)
+    assert fields <= set(BAD_VALUES)
+    for field in fields:
+        assert NON_DEFAULT[field] != BERT_BASE[field]
+
+
+@pytest.mark.parametrize("field", NON_DEFAULT)
+@pytest.mark.parametrize("route", ["folder", "json file", "json text", "dictionary", "AutoConfig"])
+def test_a_field_survives(field, route, tmp_path):
+    # A field that goes with none of the other values on its own is set beside its companion.
+    config = PlainformerConfig(**{field: NON_DEFAULT[field]})
+    config.save_pretrained(tmp_path)
+    routes = {
+        "folder": lambda: PlainformerConfig.from_pretrained(tmp_path),
+        "json file": lambda: PlainformerConfig.from_json_file(tmp_path / "config.json"),
+        "json text": lambda: PlainformerConfig(**json.loads(config.to_json_string(use_diff=False))),
+        "dictionary": lambda: PlainformerConfig.from_dict(config.to_dict()),
+        "AutoConfig": lambda: AutoConfig.from_pretrained(tmp_path, trust_remote_code=False),
+    }
+    again = routes[route]()
+    assert type(again) is PlainformerConfig
+    assert values_of(again, BERT_BASE) == {**BERT_BASE, field: NON_DEFAULT[field]}
+    assert type(getattr(again, field)) is type(NON_DEFAULT[field])
+
+
+def test_all_fields_survive_together(tmp_path):
+    config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
+    config.save_pretrained(tmp_path)
+    for again in (
+        PlainformerConfig.from_pretrained(tmp_path),
+        AutoConfig.from_pretrained(tmp_path, trust_remote_code=False),
+    ):
+        assert values_of(again, NON_DEFAULT) == NON_DEFAULT
+        assert values_of(again, INHERITED) == INHERITED
+        assert again.num_labels == 3
+        again.save_pretrained(tmp_path / "again")
+        assert (tmp_path / "again/config.json").read_text() == (tmp_path / "config.json").read_text()
+
+
+def test_a_model_carries_all_fields(tmp_path):
+    model = PlainformerForSequenceClassification(PlainformerConfig(**NON_DEFAULT, **INHERITED))
+    model.save_pretrained(tmp_path)
+    config = PlainformerForSequenceClassification.from_pretrained(tmp_path).config
+    assert values_of(config, NON_DEFAULT) == NON_DEFAULT
+    assert values_of(config, INHERITED) == INHERITED
+
+
+def test_no_pad_token_survives(tmp_path):
+    """None is a value of its own here, not "the default"."""
+    tiny_config(pad_token_id=None).save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).pad_token_id is None
+
+
+@pytest.mark.parametrize("how", ["constructor", "file"])
+def test_unknown_keys_are_kept(how, tmp_path, warnings_said):
+    extras = {"my_note": "kept", "future_option": {"a": [1, 2]}}
+    config = tiny_config(**extras) if how == "constructor" else tiny_config()
+    config.save_pretrained(tmp_path)
+    if how == "file":
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **extras}))
+    again = PlainformerConfig.from_pretrained(tmp_path)
+    assert values_of(again, extras) == extras
+    assert not warnings_said
+    model = PlainformerModel(again)
+    model.save_pretrained(tmp_path / "model")
+    assert values_of(PlainformerModel.from_pretrained(tmp_path / "model").config, extras) == extras
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_both_names_of_the_dtype_are_read(name, dtype, tmp_path):
+    assert tiny_config(**{name: dtype}).dtype == getattr(torch, dtype)
+    PlainformerModel(tiny_config()).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    content = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("dtype", "torch_dtype")}
+    path.write_text(json.dumps({**content, name: dtype}))
+    assert PlainformerConfig.from_pretrained(tmp_path).dtype == getattr(torch, dtype)
+    assert PlainformerModel.from_pretrained(tmp_path, dtype="auto").dtype == getattr(torch, dtype)
+
+
+@pytest.mark.parametrize("make_copy", [copy.copy, copy.deepcopy, lambda config: pickle.loads(pickle.dumps(config))])
+def test_copies_are_equal_and_independent(make_copy):
+    config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
+    twin = make_copy(config)
+    assert type(twin) is PlainformerConfig
+    assert twin == config and twin.to_dict() == config.to_dict()
+    twin.hidden_size = 52
+    assert config.hidden_size == 48
+    assert twin != config
+
+
+@pytest.mark.parametrize("field", NON_DEFAULT)
+def test_configurations_that_differ_are_not_equal(field):
+    assert PlainformerConfig() == PlainformerConfig()
+    assert PlainformerConfig(**{field: NON_DEFAULT[field]}) != PlainformerConfig()
+
+
+# Wrong values.
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_CASES)
+def test_a_bad_value_is_explained(field, value):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        tiny_config(**{field: value})
+    assert_explains(caught.value, field, value)
+
+
+@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
+def test_a_bad_value_set_later_is_caught_when_a_model_is_built(field, model_class):
+    config = tiny_config()
+    setattr(config, field, BAD_VALUES[field][0])
+    with pytest.raises(ValueError) as caught:
+        model_class(config)
+    assert_explains(caught.value, field, BAD_VALUES[field][0])
+
+
+@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
+@pytest.mark.parametrize("opener", [PlainformerModel, AutoModel], ids=["class", "Auto"])
+def test_a_bad_override_is_caught_when_a_folder_is_opened(field, opener, saved_folder):
+    for value in BAD_VALUES[field]:
+        if value is None or not is_json(value):  # None means "not given" to `from_pretrained`
+            continue
+        with pytest.raises(ValueError) as caught:
+            opener.from_pretrained(saved_folder, trust_remote_code=False, **{field: value})
+        assert_explains(caught.value, field, value)
+
+
+@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
+def test_a_bad_value_in_a_file_is_caught(field, saved_folder, tmp_path):
+    content = json.loads((saved_folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, field: "no such thing"}))
+    for opener in (PlainformerConfig, PlainformerModel):
+        with pytest.raises(ValueError) as caught:
+            opener.from_pretrained(tmp_path)
+        assert_explains(caught.value, field, "no such thing")
+
+
+@pytest.fixture(scope="module")
+def saved_folder(tmp_path_factory):
+    """A saved base model."""
+    folder = tmp_path_factory.mktemp("saved")
+    PlainformerModel(tiny_config()).save_pretrained(folder)
+    return folder
+
+
+def test_absolute_is_called_learned_here():
+    with pytest.raises(ValueError, match="position_embedding_type='absolute'.*'learned'"):
+        tiny_config(position_embedding_type="absolute")
+
+
+@pytest.mark.parametrize("typo", ["gleu", "rellu", "gelu_nwe"])
+def test_a_mistyped_activation_is_told_the_nearest(typo):
+    nearest = {"gleu": "gelu", "rellu": "relu", "gelu_nwe": "gelu_new"}[typo]
+    with pytest.raises(ValueError, match=f"hidden_act='{typo}'.*Did you mean '{nearest}'"):
+        tiny_config(hidden_act=typo)
+
+
+@pytest.mark.parametrize("sizes", [(32, 3), (33, 2), (7, 8)], ids=str)
+def test_heads_of_unequal_width_are_refused(sizes):
+    hidden_size, heads = sizes
+    with pytest.raises(ValueError, match=f"hidden_size={hidden_size}.*num_attention_heads={heads}.*Change one"):
+        tiny_config(hidden_size=hidden_size, num_attention_heads=heads)
+
+
+def test_a_pad_token_outside_the_vocabulary_is_refused():
+    with pytest.raises(ValueError, match=r"pad_token_id=50.*vocab_size=50.*tokenizer's padding token, or None"):
+        tiny_config(pad_token_id=50)
+    assert tiny_config(pad_token_id=49).pad_token_id == 49
+
+
+def test_good_values_at_the_edges_are_accepted():
+    edges = {
+        "hidden_size": 3,
+        "num_attention_heads": 3,
+        "num_hidden_layers": 1,
+        "intermediate_size": 1,
+        "max_position_embeddings": 1,
+        "type_vocab_size": 0,
+        "hidden_dropout_prob": 0,
+        "attention_probs_dropout_prob": 0.999,
+        "classifier_dropout": 0,
+        "initializer_range": 1,
+        "layer_norm_eps": 1,
+        "vocab_size": 1,
+        "pad_token_id": 0,
+    }
+    assert values_of(tiny_config(**edges), edges) == edges
+
+
+# Labels.
+
+
+@pytest.mark.parametrize("names", [2, 4])
+def test_label_names_must_be_as_many_as_labels(names):
+    id2label = {index: f"name {index}" for index in range(names)}
+    with pytest.raises(ValueError) as caught:
+        tiny_config(num_labels=3, id2label=id2label)
+    assert "num_labels=3" in str(caught.value) and "id2label" in str(caught.value) and "name 1" in str(caught.value)
+    assert "one name per label" in str(caught.value)
+    assert tiny_config(num_labels=names, id2label=id2label).id2label == id2label
+
+
+@pytest.mark.parametrize("id2label", [None, {0: "neg", 1: "pos"}], ids=["unnamed", "named"])
+@pytest.mark.parametrize("opener", [PlainformerConfig, AutoConfig], ids=["class", "Auto"])
+def test_two_labels_can_be_overridden_by_three(id2label, opener, tmp_path):
+    tiny_config(num_labels=2, **({"id2label": id2label} if id2label else {})).save_pretrained(tmp_path)
+    config = opener.from_pretrained(tmp_path, num_labels=3, trust_remote_code=False)
+    assert config.num_labels == 3 and len(config.id2label) == len(config.label2id) == 3
+
+
+def test_a_new_classifier_can_have_other_labels(tmp_path):
+    PlainformerModel(tiny_config(num_labels=2)).save_pretrained(tmp_path / "base")
+    model = PlainformerForSequenceClassification.from_pretrained(tmp_path / "base", num_labels=3)
+    assert model(**make_inputs(type(model))).logits.shape == (4, 3)
+    PlainformerForSequenceClassification(tiny_config(num_labels=2)).save_pretrained(tmp_path / "head")
+    model = PlainformerForSequenceClassification.from_pretrained(
+        tmp_path / "head", num_labels=3, ignore_mismatched_sizes=True
+    )
+    assert model(**make_inputs(type(model))).logits.shape == (4, 3)
+    assert model.config.num_labels == 3
+
+
+@pytest.mark.parametrize("problem_type", [None, "regression", "single_label_classification"])
+def test_a_problem_type_survives(problem_type, tmp_path, warnings_said):
+    tiny_config(problem_type=problem_type).save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).problem_type == problem_type
+    assert not warnings_said
+
+
+def test_one_class_leaves_nothing_to_choose():
+    with pytest.raises(ValueError) as caught:
+        tiny_config(num_labels=1, problem_type="single_label_classification")
+    # transformers 5 finds it first, and says the same in other words
+    for words in ("problem_type", "single_label_classification", "num_labels", "num_labels=2", "regression"):
+        assert words in str(caught.value)
+    assert tiny_config(num_labels=1, problem_type="regression").num_labels == 1
+    assert tiny_config(num_labels=1, problem_type="multi_label_classification").num_labels == 1
+
+
+# Mistyped keywords.
+
+
+@pytest.mark.parametrize(
+    ("typo", "field"),
+    [
+        ("hiden_size", "hidden_size"),
+        ("hidden_sizes", "hidden_size"),
+        ("num_hiden_layers", "num_hidden_layers"),
+        ("num_attention_head", "num_attention_heads"),
+        ("intermediate_sise", "intermediate_size"),
+        ("vocabsize", "vocab_size"),
+        ("hidden_dropout_probs", "hidden_dropout_prob"),
+        ("max_position_embedding", "max_position_embeddings"),
+        ("position_embeddings_type", "position_embedding_type"),
+        ("prenorm", "pre_norm"),
+        ("embeddings_norm", "embedding_norm"),
+        ("scale_embeddings", "scale_embedding"),
+        ("classifier_poolin", "classifier_pooling"),
+        ("layer_norm_epsilon", "layer_norm_eps"),
+        ("initialiser_range", "initializer_range"),
+        ("tie_word_embedding", "tie_word_embeddings"),
+        ("pad_tokenid", "pad_token_id"),
+        ("problemtype", "problem_type"),
+    ],
+)
+def test_a_mistyped_field_is_told_the_nearest(typo, field, warnings_said):
+    tiny_config(**{typo: 7})
+    assert len(warnings_said) == 1
+    assert repr(typo) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+
+
+@pytest.mark.parametrize(("name", "field"), NAMES_ELSEWHERE.items())
+def test_a_name_from_elsewhere_is_told_ours(name, field, warnings_said):
+    PlainformerConfig(**{name: 7})
+    assert field in RULES
+    assert len(warnings_said) == 1
+    assert repr(name) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+
+
+def test_id2label_alone_numbers_the_labels(tmp_path):
+    config = PlainformerConfig(id2label={0: "no", 1: "yes", 2: "?"})
+    assert config.label2id == {"no": 0, "yes": 1, "?": 2}
+    config.save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).label2id == config.label2id
+    assert PlainformerConfig(id2label={"0": "no", "1": "yes"}).label2id == {"no": 0, "yes": 1}
+
+
+def test_label2id_alone_names_the_labels(tmp_path):
+    config = PlainformerConfig(label2id={"no": 0, "yes": 1, "?": 2})
+    assert config.num_labels == 3 and config.id2label == {0: "no", 1: "yes", 2: "?"}
+    config.save_pretrained(tmp_path)
+    assert PlainformerConfig.from_pretrained(tmp_path).id2label == config.id2label
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"id2label": {}},
+        {"id2label": {1: "x", 7: "y"}},
+        {"id2label": ["a", "b"]},
+        {"id2label": "ab"},
+        {"id2label": {"a": 0}},
+        {"label2id": {"a": 5, "b": 9}},
+        {"label2id": ["a"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("route", ["constructor", "override"])
+def test_label_names_number_the_classes(names, route, tmp_path):
+    PlainformerConfig().save_pretrained(tmp_path)
+    (field, value), *_ = names.items()
+    with pytest.raises(ValueError, match=re.escape(f"{field}={value!r} is not valid: it must number the labels")):
+        PlainformerConfig(**names) if route == "constructor" else PlainformerConfig.from_pretrained(tmp_path, **names)
+
+
+@pytest.mark.parametrize("field", ["is_decoder", "add_cross_attention", "pruned_heads"])
+def test_what_an_encoder_has_not_is_refused(field):
+    value = {0: [1]} if field == "pruned_heads" else True
+    with pytest.raises(ValueError, match=f"{field}=.* is not possible: Plainformer is an encoder"):
+        PlainformerConfig(**{field: value})
+
+
+def test_an_activation_has_no_weights_of_its_own():
+    accepted = {name for name in ACT2FN if name in ACTIVATIONS}
+    with_weights = {name for name in ACT2FN if any(True for _ in getattr(ACT2FN[name], "parameters", list)())}
+    assert with_weights and accepted == set(ACT2FN) - with_weights
+
+
+def test_a_mistyped_override_is_told_the_nearest(saved_folder, warnings_said):
+    """`from_pretrained` hands to a model what is no field of its configuration: nothing may swallow it."""
+    with pytest.raises(TypeError, match="hiden_size"):
+        PlainformerModel.from_pretrained(saved_folder, hiden_size=48)
+
+
+ORDINARY = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "sep_token_id": 3,
+    "cls_token_id": 4,
+    "mask_token_id": 5,
+    "decoder_start_token_id": 1,
+    "gradient_checkpointing": False,
+    "use_cache": True,
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "return_dict": True,
+    "output_hidden_states": True,
+    "output_attentions": True,
+    "chunk_size_feed_forward": 0,
+    "architectures": ["PlainformerModel"],
+    "finetuning_task": "sst2",
+    "id2label": {0: "a", 1: "b", 2: "c"},
+    "label2id": {"a": 0, "b": 1, "c": 2},
+    "problem_type": "regression",
+    "num_labels": 3,
+    "dtype": "float32",
+    "torch_dtype": "float32",
+    "attn_implementation": "eager",
+    "name_or_path": "someone/model",
+    "transformers_version": "4.57.6",
+    "tokenizer_class": "BertTokenizer",
+    "model_max_length": 512,
+    "task_specific_params": {},
+    "position_offset": 1,
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+@pytest.mark.filterwarnings("ignore:Passing `gradient_checkpointing`")
+def test_an_ordinary_extra_is_no_typo(name, warnings_said):
+    tiny_config(**{name: ORDINARY[name]})
+    assert not warnings_said
+
+
+def test_reading_a_saved_file_is_quiet(tmp_path, warnings_said):
+    config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
+    config.save_pretrained(tmp_path)
+    PlainformerConfig.from_pretrained(tmp_path)
+    PlainformerConfig.from_dict(config.to_dict())
+    assert not warnings_said
+
+
+# Checkpoints of another architecture.
+
+
+@pytest.fixture(scope="module")
+def foreign_folders(tmp_path_factory):
+    """Saved models of other types, with sizes like ours."""
+    sizes = {"vocab_size": 50, "max_position_embeddings": 16}
+    bert = BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=37, num_labels=3, **sizes
+    )
+    distilbert = DistilBertConfig(dim=32, n_layers=2, n_heads=2, hidden_dim=37, **sizes)
+    folders = {}
+    for model in (BertModel(bert), DistilBertModel(distilbert)):
+        folders[model.config.model_type] = tmp_path_factory.mktemp(model.config.model_type)
+        model.save_pretrained(folders[model.config.model_type])
+    return folders
+
+
+FOREIGN = {
+    "class": lambda model_class, folder, ours: model_class.from_pretrained(folder),
+    "class, folder as text": lambda model_class, folder, ours: model_class.from_pretrained(str(folder)),
+    "explicit config": lambda model_class, folder, ours: model_class.from_pretrained(folder, config=tiny_config()),
+    "explicit config, folder as text": lambda model_class, folder, ours: model_class.from_pretrained(
+        str(folder), config=tiny_config()
+    ),
+    "config read from ours": lambda model_class, folder, ours: model_class.from_pretrained(
+        folder, config=PlainformerConfig.from_pretrained(ours)
+    ),
+    "config named by its folder": lambda model_class, folder, ours: model_class.from_pretrained(
+        folder, config=str(ours)
+    ),
+    "their config": lambda model_class, folder, ours: model_class.from_pretrained(
+        folder, config=AutoConfig.from_pretrained(folder)
+    ),
+    "their config, built": lambda model_class, folder, ours: model_class(AutoConfig.from_pretrained(folder)),
+}
+
+
+@pytest.mark.parametrize("how", FOREIGN)
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+def test_another_model_type_is_refused(how, model_type, model_class, foreign_folders, saved_folder):
+    with pytest.raises(ValueError) as caught:
+        FOREIGN[how](model_class, foreign_folders[model_type], saved_folder)
+    assert f"{model_type!r}" in str(caught.value) and "plainformer" in str(caught.value)
+    assert ("plainformer.from_bert" in str(caught.value)) == (model_type == "bert")
+
+
+@pytest.mark.parametrize("model_type", ["bert", "distilbert"])
+@pytest.mark.parametrize("as_text", [False, True], ids=["Path", "str"])
+def test_another_model_type_is_refused_by_the_configuration(model_type, as_text, foreign_folders):
+    folder = str(foreign_folders[model_type]) if as_text else foreign_folders[model_type]
+    with pytest.raises(ValueError) as caught:
+        PlainformerConfig.from_pretrained(folder)
+    assert f"{model_type!r}" in str(caught.value)
+    assert ("plainformer.from_bert" in str(caught.value)) == (model_type == "bert")
+
+
+@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
+def test_an_explicit_configuration_still_opens_our_own_weights(model_class, saved_folder, tmp_path):
+    """The check must not refuse what it is meant to allow: our folder, and weights without a config.json."""
+    (tmp_path / "model.safetensors").write_bytes((saved_folder / "model.safetensors").read_bytes())
+    expected = PlainformerModel.from_pretrained(saved_folder).state_dict()
+    for folder in (saved_folder, tmp_path):
+        encoder = model_class.from_pretrained(folder, config=tiny_config()).base_model
+        assert all(torch.equal(value, expected[name]) for name, value in encoder.state_dict().items())
+
+
+# output_attentions beside the default kernel.
+
+ATTENTIVE = {
+    "constructor": lambda folder: PlainformerModel(tiny_config(output_attentions=True)),
+    "constructor with sdpa": lambda folder: PlainformerModel(
+        tiny_config(output_attentions=True, attn_implementation="sdpa")
+    ),
+    "set later": lambda folder: set_output_attentions(PlainformerModel(tiny_config())),
+    "override": lambda folder: PlainformerModel.from_pretrained(folder, output_attentions=True),
+    "override with sdpa": lambda folder: PlainformerModel.from_pretrained(
+        folder, output_attentions=True, attn_implementation="sdpa"
+    ),
+    "Auto override with sdpa": lambda folder: AutoModel.from_pretrained(
+        folder, output_attentions=True, attn_implementation="sdpa", trust_remote_code=False
+    ),
+}
+
+
+def set_output_attentions(model):
+    model.config.output_attentions = True
+    return model
+
+
+@pytest.mark.parametrize("how", ATTENTIVE)
+def test_output_attentions_in_the_configuration_goes_with_sdpa(how, saved_folder, tmp_path):
+    """transformers would have "eager" for it; our encoder computes the weights itself when they are asked for."""
+    model = ATTENTIVE[how](saved_folder).eval()
+    inputs = make_inputs(PlainformerModel)
+    attentions = model(**inputs).attentions
+    assert len(attentions) == 2 and attentions[0].shape == (4, 2, 8, 8)
+    if "sdpa" in how:
+        assert model.config._attn_implementation == "sdpa"
+    model.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["output_attentions"] is True
+    for kernel in ({}, {"attn_implementation": "sdpa"}, {"attn_implementation": "eager"}):
+        again = PlainformerModel.from_pretrained(tmp_path, **kernel).eval()
+        assert again.config.output_attentions is True
+        assert torch.equal(again(**inputs).attentions[1], attentions[1])
+
+
+@pytest.mark.parametrize("name", ["flash_attention_2", "flex_attention", "no_such_kernel"])
+def test_a_kernel_that_is_not_supported_is_named(name):
+    with pytest.raises(ValueError, match=f"attn_implementation=\"{name}\".*'sdpa'.*'eager'"):
+        PlainformerModel(tiny_config(attn_implementation=name))
+
+
+def test_the_configuration_is_registered():
+    assert AutoConfig.for_model("plainformer", hidden_size=24).hidden_size == 24
+    assert isinstance(AutoConfig.for_model("plainformer"), PlainformerConfig)
+    assert transformers.models.auto.configuration_auto.CONFIG_MAPPING["plainformer"] is PlainformerConfig

