@@ -12,9 +12,10 @@ from transformers.activations import ACT2FN
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.utils import logging
 
+from .positions_plainformer import POSITION_KINDS
+
 logger = logging.get_logger(__name__)
 
-POSITION_EMBEDDING_TYPES = ("learned", "sinusoidal", "none")
 CLASSIFIER_POOLINGS = ("cls", "mean")
 ACTIVATIONS = sorted(set(ACT2FN) - {"prelu", "xielu"})  # without those that have weights of their own
 PROBLEM_TYPES = ("regression", "single_label_classification", "multi_label_classification")
@@ -145,6 +146,7 @@ class PlainformerConfig(PretrainedConfig):
         for field, (is_valid, expected) in RULES.items():
             value = getattr(self, field)
             if not is_valid(value):
+                expected = expected() if callable(expected) else expected
                 raise ValueError(f"{field}={value!r} is not valid: it must be {expected}.{_hint(field, value)}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
@@ -173,8 +175,8 @@ class PlainformerConfig(PretrainedConfig):
 
     @property
     def position_limit(self) -> int | None:
-        """The longest text, in tokens; None where positions have no table and so no limit."""
-        return self.max_position_embeddings if self.position_embedding_type == "learned" else None
+        """The longest text, in tokens; None where the kind of position holds for any length."""
+        return self.max_position_embeddings if POSITION_KINDS[self.position_embedding_type].has_limit else None
 
     @property
     def output_attentions(self) -> bool:
@@ -263,7 +265,7 @@ _PROBABILITY = (_is_probability, "a number of at least 0 and below 1")
 _POSITIVE = (_is_positive, "a number above 0")
 
 # field: (what holds for a valid value, the same in words)
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+RULES: dict[str, tuple[Callable[[Any], bool], str | Callable[[], str]]] = {
     "vocab_size": _POSITIVE_INT,
     "hidden_size": _POSITIVE_INT,
     "num_hidden_layers": _POSITIVE_INT,
@@ -286,8 +288,8 @@ RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     ),
     "tie_word_embeddings": _BOOL,
     "position_embedding_type": (
-        lambda value: value in POSITION_EMBEDDING_TYPES,
-        f"one of {', '.join(map(repr, POSITION_EMBEDDING_TYPES))}",
+        lambda value: isinstance(value, str) and value in POSITION_KINDS,
+        lambda: f"one of {', '.join(map(repr, POSITION_KINDS))}",  # late: kinds may be added
     ),
     "pre_norm": _BOOL,
     "embedding_norm": _BOOL,

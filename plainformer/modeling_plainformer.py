@@ -60,7 +60,7 @@ from .padding_plainformer import (
     read_token_types,
     refuse_packed,
 )
-from .positions_plainformer import NoEmbedding, SinusoidalPositionEmbedding
+from .positions_plainformer import POSITION_KINDS, NoEmbedding
 
 TOKENS_AT_ONCE = 1024  # of the feed-forward in evaluation on a CPU: 5 to 10 % faster at MiniLM's shape
 
@@ -70,23 +70,13 @@ def make_norm(config: PlainformerConfig, wanted: bool = True) -> nn.Module:
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if wanted else nn.Identity()
 
 
-def make_position_embeddings(config: PlainformerConfig) -> nn.Module:
-    """The one place where `position_embedding_type` is read: position ids [*] -> [*, E]."""
-    kinds = {
-        "learned": lambda: nn.Embedding(config.max_position_embeddings, config.hidden_size),
-        "sinusoidal": lambda: SinusoidalPositionEmbedding(config.hidden_size),
-        "none": NoEmbedding,
-    }
-    return kinds[config.position_embedding_type]()
-
-
 class PlainformerEmbeddings(nn.Module):
     """token (x sqrt(E) if asked) + segment + position, then norm if asked, then dropout."""
 
     def __init__(self, config: PlainformerConfig) -> None:
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
-        self.position_embeddings = make_position_embeddings(config)
+        self.position_embeddings = POSITION_KINDS[config.position_embedding_type].embeddings(config)
         self.token_type_embeddings = (
             nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else NoEmbedding()
         )
@@ -251,7 +241,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: positions are not learned, so there is no table.
         """
-        if self.config.position_embedding_type != "learned":
+        if self.config.position_limit is None:
             raise ValueError(
                 f"position_embedding_type={self.config.position_embedding_type!r} has no table of positions, and "
                 "no limit on the length: only 'learned' has one."

@@ -1,9 +1,26 @@
-"""How a token learns its position: the sinusoidal formula, and none at all. A learned table is `nn.Embedding`."""
+"""How a token learns its position: the kinds, and the registry that everything else reads.
+
+A kind is one class and one entry of `POSITION_KINDS`. The entry says where the class works:
+
+    embeddings   added to the token embeddings      module(position_ids [*]) -> [*, E]
+    rotation     applied to queries and to keys     module(states [*, H, D], position_ids [*]) -> [*, H, D]
+    bias         added to the attention scores      module(query_ids [..., Q], key_ids [..., K]) -> [..., H, Q, K]
+
+Such a module is only ever called: it may be wrapped (LoRA does) or replaced. To add a kind, write its class and its
+entry here; the configuration, the model, the recipes, the model card and the tests read the registry.
+
+Shapes: E hidden size, H heads, D head size, Q and K lengths; [*] is a layout's leading dimensions, [T] or [B, L].
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+MakeModule = Callable[[Any], nn.Module]  # from a PlainformerConfig; `Any`, since the configuration reads this file
 
 TURN = 2**64  # one full turn of an angle, as a 64-bit integer
 
@@ -44,9 +61,9 @@ class SinusoidalPositionEmbedding(nn.Module):
     It holds no table: nothing can be trained, saved, overwritten, or lost when a model is built on the meta device.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, config: Any) -> None:
         super().__init__()
-        self.width = width
+        self.width = config.hidden_size
 
     def forward(self, position_ids: Tensor) -> Tensor:
         return sinusoidal_embedding(position_ids, self.width)
@@ -56,7 +73,41 @@ class SinusoidalPositionEmbedding(nn.Module):
 
 
 class NoEmbedding(nn.Module):
-    """Adds nothing, whatever the ids: `position_embedding_type="none"` and `type_vocab_size=0`."""
+    """Adds nothing, whatever the ids: positions of the kind "none", and segments where `type_vocab_size=0`."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
 
     def forward(self, ids: Tensor) -> Tensor:
         return ids.new_zeros((), dtype=torch.float32)
+
+
+def learned_table(config: Any) -> nn.Embedding:
+    """One trained vector for each position below `max_position_embeddings` (Devlin et al. 2019)."""
+    return nn.Embedding(config.max_position_embeddings, config.hidden_size)
+
+
+@dataclass(frozen=True)
+class PositionKind:
+    """Where a kind of position works. Each place is built from the configuration; None: nothing happens there.
+
+    Attributes:
+        summary: the kind in a few words, for help texts and model cards.
+        embeddings: a module whose output for the position ids is added to the token embeddings.
+        rotation: a module that turns queries and keys according to the position ids.
+        bias: a module whose output for the ids of queries and keys is added to the attention scores.
+        has_limit: it ends at `max_position_embeddings`; the others hold for any length.
+    """
+
+    summary: str
+    embeddings: MakeModule = NoEmbedding
+    rotation: MakeModule | None = None
+    bias: MakeModule | None = None
+    has_limit: bool = False
+
+
+POSITION_KINDS: dict[str, PositionKind] = {
+    "learned": PositionKind("learned positions", embeddings=learned_table, has_limit=True),
+    "sinusoidal": PositionKind("sinusoidal positions", embeddings=SinusoidalPositionEmbedding),
+    "none": PositionKind("no position embedding"),
+}

@@ -27,6 +27,7 @@ from plainformer import (
     PlainformerModel,
     PlainformerPreTrainedModel,
 )
+from plainformer.positions_plainformer import POSITION_KINDS
 
 # Its Trainer tells accelerate how many batches are accumulated, and the gradient is divided by them once more.
 TRAINER_DIVIDES_TWICE = pytest.mark.xfail(
@@ -37,7 +38,7 @@ TRAINER_DIVIDES_TWICE = pytest.mark.xfail(
 # The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
 VARIANTS = {
     f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
-    for kind in ("learned", "sinusoidal", "none")
+    for kind in POSITION_KINDS
     for pre_norm in (False, True)
 }
 HEADS = [

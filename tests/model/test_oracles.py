@@ -377,7 +377,7 @@ def test_sinusoid_needs_no_float64():
             return result
 
     with Watch():
-        SinusoidalPositionEmbedding(8)(torch.arange(5))
+        SinusoidalPositionEmbedding(tiny_config(hidden_size=8))(torch.arange(5))
     assert torch.float32 in seen and torch.float64 not in seen
 
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from transformers.pipelines import SUPPORTED_TASKS
 
 import plainformer
-from plainformer.configuration_plainformer import POSITION_EMBEDDING_TYPES
+from plainformer.positions_plainformer import POSITION_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 # Their tests of the pipelines that Plainformer has a class for.
@@ -78,7 +78,7 @@ def test_adapter_names_every_class_and_every_variant():
     assert set(subject.MODELS.values()) == models - {plainformer.PlainformerPreTrainedModel}
 
     variants = [(choice["position_embedding_type"], choice["pre_norm"]) for choice in subject.VARIANTS.values()]
-    assert sorted(variants) == sorted(product(POSITION_EMBEDDING_TYPES, (False, True)))
+    assert sorted(variants) == sorted(product(POSITION_KINDS, (False, True)))
     for choices in subject.VARIANTS.values():
         plainformer.PlainformerConfig(**subject.TINY, **choices)
 
