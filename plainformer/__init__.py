@@ -23,8 +23,8 @@ from .modeling_plainformer import (
     PlainformerForSequenceClassification,
     PlainformerForTokenClassification,
     PlainformerModel,
-    PlainformerPreTrainedModel,
 )
+from .pretrained_plainformer import PlainformerPreTrainedModel
 from .tokenization_plainformer import load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"

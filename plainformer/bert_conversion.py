@@ -30,7 +30,8 @@ from transformers.utils import (
 )
 
 from .configuration_plainformer import PlainformerConfig
-from .modeling_plainformer import PlainformerModel, PlainformerPreTrainedModel
+from .modeling_plainformer import PlainformerModel
+from .pretrained_plainformer import PlainformerPreTrainedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

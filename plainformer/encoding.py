@@ -11,7 +11,9 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from .configuration_plainformer import CLASSIFIER_POOLINGS, PlainformerConfig
-from .modeling_plainformer import PlainformerPreTrainedModel
+from .labels_plainformer import HeadLabels
+from .layouts_plainformer import pool
+from .pretrained_plainformer import PlainformerPreTrainedModel
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -84,8 +86,8 @@ def encode(
                 rows = [torch.tensor(ids[index], device=model.device) for index in chosen]
                 mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
                 batch = pad_sequence(rows, batch_first=True)  # what stands at padding is never read
-                encoded = encoder(batch, attention_mask=mask, return_layout=True, return_dict=True)
-                vectors[chosen] = encoded.layout.pool(encoded.last_hidden_state, pooling).float().cpu()
+                encoded = encoder(batch, attention_mask=mask, head_labels=HeadLabels(), return_dict=True)
+                vectors[chosen] = pool(encoded.last_hidden_state, encoded.layout, pooling).float().cpu()
                 progress.update(len(chosen))
     finally:
         for module in training:

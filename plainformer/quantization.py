@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from .configuration_plainformer import PlainformerConfig
-from .modeling_plainformer import PlainformerPreTrainedModel
+from .pretrained_plainformer import PlainformerPreTrainedModel
 
 SMALLEST_SPREAD = 1e-30  # between the lowest and the highest value of a token, so that nothing is divided by 0
 
