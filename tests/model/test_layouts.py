@@ -200,6 +200,7 @@ def test_unpadded_equals_padded_in_every_setting(name):
     check_routes(PlainformerModel, make_rows(padding_mask()), **SETTINGS[name])
 
 
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated")
 def test_embeddings_positions_and_checkpointing_on_both_routes(subject):
     """The other ways in, together: embeddings with a gradient, explicit positions, recomputed layers."""
     mask = padding_mask()
