@@ -6,7 +6,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which rea
 
 import pytest
 import torch
-from helpers.models import HEADS, KERNELS, MODELS, PADDING, VARIANTS, short_name
+from helpers.models import CLASSES, HEADS, KERNELS, MODELS, SETTINGS, SUBJECTS, VARIANTS, short_name
+
+from plainformer.positions_plainformer import POSITION_KINDS
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
@@ -17,9 +19,27 @@ def fixed_seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(params=POSITION_KINDS)
+def kind(request) -> str:
+    """Every `position_embedding_type`."""
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["post", "pre"])
+def pre_norm(request) -> bool:
+    """Every norm placement."""
+    return request.param
+
+
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
 def variant(request) -> dict:
     """`position_embedding_type` and `pre_norm`: every position kind x norm placement."""
+    return request.param
+
+
+@pytest.fixture(params=SETTINGS.values(), ids=SETTINGS)
+def setting(request) -> dict:
+    """Configuration fields: every position kind, norm placement, kernel and route, one changed at a time."""
     return request.param
 
 
@@ -35,13 +55,19 @@ def model_class(request) -> type:
     return request.param
 
 
-@pytest.fixture(params=KERNELS)
-def kernel(request) -> str:
-    """Every `attn_implementation` that is supported."""
+@pytest.fixture(params=CLASSES.values(), ids=CLASSES)
+def pooled_class(request) -> tuple[type, dict]:
+    """Every class, and the configuration fields that make it pool in one way."""
     return request.param
 
 
-@pytest.fixture(params=PADDING)
-def padding(request) -> str:
-    """The name of every padding pattern."""
+@pytest.fixture(params=SUBJECTS.values(), ids=SUBJECTS)
+def subject(request) -> tuple[type, dict]:
+    """A class and configuration fields: every class with each pooling, and the base model in every setting."""
+    return request.param
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request) -> str:
+    """Every `attn_implementation` that is supported."""
     return request.param

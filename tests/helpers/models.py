@@ -3,16 +3,11 @@
 Shapes: B batch, L length, R rows (the choices of multiple choice count as rows), C choices, E hidden size.
 """
 
-import subprocess
-import time
 from collections.abc import Callable
-from datetime import timedelta
+from typing import NamedTuple
 
-import psutil
 import pytest
 import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
 import transformers
 from torch import Tensor
 from transformers.utils import ModelOutput
@@ -35,12 +30,6 @@ TRAINER_DIVIDES_TWICE = pytest.mark.xfail(
     strict=True,
     reason="transformers 5.3 divides accumulated gradients twice",
 )
-# The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
-VARIANTS = {
-    f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
-    for kind in POSITION_KINDS
-    for pre_norm in (False, True)
-}
 HEADS = [
     PlainformerForMaskedLM,
     PlainformerForSequenceClassification,
@@ -52,6 +41,37 @@ MODELS = [PlainformerModel, *HEADS]
 KERNELS = ("sdpa", "eager")
 # Models that answer once per row; the others answer once per token.
 PER_ROW = (PlainformerForSequenceClassification, PlainformerForMultipleChoice)
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+# The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
+VARIANTS = {
+    f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
+    for kind in POSITION_KINDS
+    for pre_norm in (False, True)
+}
+
+
+def short_name(model_class: type) -> str:
+    """`PlainformerForMaskedLM` -> `MaskedLM`, `PlainformerModel` -> `Model`."""
+    return model_class.__name__.removeprefix("Plainformer").removeprefix("For")
+
+
+# A behaviour is tested over one axis at a time, the others at their defaults: a new kind costs one case, not twelve.
+# Every position kind, norm placement, kernel and route.
+SETTINGS = {kind: {"position_embedding_type": kind} for kind in POSITION_KINDS}
+SETTINGS |= {
+    "pre-norm": {"pre_norm": True},
+    "eager": {"attn_implementation": "eager"},
+    "padded": {"unpad_inputs": False},
+}
+# Every class, and again with mean pooling where it pools.
+CLASSES = {short_name(model_class): (model_class, {}) for model_class in MODELS}
+CLASSES |= {f"{short_name(model_class)}-mean": (model_class, {"classifier_pooling": "mean"}) for model_class in PER_ROW}
+# Every class in the default setting, and the base model in every other.
+SUBJECTS = CLASSES | {
+    f"Model-{name}": (PlainformerModel, fields)
+    for name, fields in SETTINGS.items()
+    if any(getattr(PlainformerConfig(), field, None) != value for field, value in fields.items())
+}
 
 # One row of eight places each: 1 for a token, 0 for padding.
 PADDING = {
@@ -62,11 +82,6 @@ PADDING = {
     "full": [1, 1, 1, 1, 1, 1, 1, 1],
     "empty": [0, 0, 0, 0, 0, 0, 0, 0],
 }
-
-
-def short_name(model_class: type) -> str:
-    """`PlainformerForMaskedLM` -> `MaskedLM`, `PlainformerModel` -> `Model`."""
-    return model_class.__name__.removeprefix("Plainformer").removeprefix("For")
 
 
 def tiny_config(**overrides) -> PlainformerConfig:
@@ -157,84 +172,78 @@ def answers(output: ModelOutput) -> Tensor:
 def row_answers(model: PlainformerPreTrainedModel, rows: dict[str, Tensor], num_choices: int = 2) -> Tensor:
     """`answers` to rows [R, L, ...] without gradients, the choices of multiple choice as rows, [R]."""
     with torch.no_grad():
-        said = answers(model(**as_batch(type(model), rows, num_choices)))
-    return said.flatten() if isinstance(model, PlainformerForMultipleChoice) else said
+        outputs = answers(model(**as_batch(type(model), rows, num_choices)))
+    return outputs.flatten() if isinstance(model, PlainformerForMultipleChoice) else outputs
+
+
+def make_rows(mask: Tensor) -> dict[str, Tensor]:
+    """Random rows [R, L] for a mask [R, L]."""
+    ids = torch.randint(1, 50, mask.shape)
+    return {"input_ids": ids, "token_type_ids": torch.randint(0, 2, mask.shape), "attention_mask": mask}
 
 
 def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
     """The gradient of every parameter that is not frozen, by name; a missing one is an error."""
-    learnt = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    missing = [name for name, parameter in learnt.items() if parameter.grad is None]
+    parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    missing = [name for name, parameter in parameters.items() if parameter.grad is None]
     assert not missing, f"no gradient reached {missing}"
-    return {name: parameter.grad.clone() for name, parameter in learnt.items()}
+    return {name: parameter.grad.clone() for name, parameter in parameters.items()}
+
+
+class Step(NamedTuple):
+    """What one training step computes: `answers`, the loss, and the gradient of every parameter by name."""
+
+    outputs: Tensor
+    loss: Tensor
+    gradients: dict[str, Tensor]
+
+
+def learn(model: torch.nn.Module, inputs: dict[str, Tensor], run: Callable | None = None) -> Step:
+    """Forward and backward over `inputs`, labels among them, with `run`, which is `model` itself or made from it.
+
+    Without labels, the mean square of the answers stands for a loss.
+    """
+    model.zero_grad()
+    output = (run or model)(**inputs)
+    outputs = answers(output)
+    loss = output.loss if output.get("loss") is not None else outputs.square().mean()
+    loss.backward()
+    return Step(outputs.detach(), loss.detach(), gradients(model))
+
+
+def layout_of(model: PlainformerPreTrainedModel, **batch) -> object:
+    """The layout that the first layer receives for a batch."""
+    layouts = []
+
+    def keep(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        layouts.append(kwargs["layout"] if "layout" in kwargs else args[1])
+
+    hook = model.base_model.layers[0].register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        model(**batch)
+    finally:
+        hook.remove()
+    return layouts[0]
+
+
+def is_unpadded(layout: object) -> bool:
+    """Whether a layout holds the real tokens only."""
+    return type(layout).__name__ == "UnpaddedLayout"
+
+
+def assert_equal(actual, expected) -> None:
+    """The same bits."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def assert_finite(*tensors: Tensor) -> None:
+    """No NaN and no infinity."""
+    assert all(tensor.isfinite().all() for tensor in tensors)
 
 
 def assert_same(actual, expected, tolerance: float = 1e-5) -> None:
     """Numbers that agree to `tolerance`, relative or absolute."""
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
-
-
-# Processes: none outlives its test, whatever keeps it.
-
-
-def start_process(command: list, **options) -> subprocess.Popen:
-    """A process whose output `finish_process` collects. The options are those of `Popen`."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(list(map(str, command)), **{**pipes, **options})
-
-
-def finish_process(process: subprocess.Popen, timeout: float = 300) -> subprocess.CompletedProcess:
-    """Wait for a process; after `timeout` seconds it is killed, with all that it started, and the test fails."""
-    try:
-        output, errors = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        kill_family(process)
-        output, errors = process.communicate(timeout=60)
-        pytest.fail(f"killed after {timeout} s: {process.args}\n{(output or '')[-3000:]}\n{(errors or '')[-3000:]}")
-    except BaseException:  # somebody does not want to wait
-        kill_family(process)
-        raise
-    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
-
-
-def run_process(command: list, timeout: float = 300, **options) -> subprocess.CompletedProcess:
-    """`subprocess.run` with the output as text, and a time limit that holds for what the command starts too."""
-    return finish_process(start_process(command, **options), timeout)
-
-
-def kill_family(process: subprocess.Popen) -> None:
-    """Kill a process and its descendants. Its process group would not do: torchrun starts each worker in a new one."""
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    process.kill()  # first, so that it starts no others
-    for descendant in family:
-        try:
-            descendant.kill()
-        except psutil.NoSuchProcess:
-            pass
-
-
-def spawn(work: Callable, *args, timeout: float = 300) -> None:
-    """`work(rank, *args)` in two processes; what still runs after `timeout` seconds is killed, and the test fails."""
-    context = mp.spawn(work, args=args, nprocs=2, join=False)
-    deadline = time.monotonic() + timeout
-    try:
-        while not context.join(timeout=max(0, deadline - time.monotonic())):
-            late = [rank for rank, process in enumerate(context.processes) if process.is_alive()]
-            if late and time.monotonic() >= deadline:
-                pytest.fail(f"of {work.__module__}.{work.__name__}, processes {late} still ran after {timeout} s")
-    finally:
-        for process in context.processes:
-            process.kill()
-            process.join()
-
-
-def meet(rank: int, folder: str) -> None:
-    """Join the group of two processes. Gloo names what it waited for, if that is over before `spawn` loses patience."""
-    limit = timedelta(seconds=200)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=limit)
 
 
 # Every field of ours, at a value that is not its default.

@@ -1,0 +1,268 @@
+"""What may be passed to a model: every form that is read, and every mistake that is refused before a kernel runs.
+
+Shapes: B batch, L length, E hidden size.
+"""
+
+import pytest
+import torch
+from helpers.models import (
+    KERNELS,
+    answers,
+    as_batch,
+    assert_equal,
+    assert_finite,
+    assert_same,
+    make_inputs,
+    make_model,
+    make_rows,
+    padding_mask,
+    row_answers,
+    short_name,
+)
+
+from plainformer import PlainformerForMultipleChoice, PlainformerForQuestionAnswering, PlainformerModel
+from plainformer.kernels_plainformer import KERNELS as KERNEL_FUNCTIONS
+from plainformer.positions_plainformer import POSITION_KINDS
+
+# Multiple choice reads a batch in its own way first; the other heads hand it to the encoder as it is.
+READERS = [PlainformerModel, PlainformerForMultipleChoice]
+LIMITED = [kind for kind, description in POSITION_KINDS.items() if description.has_limit]
+UNLIMITED = [kind for kind in POSITION_KINDS if kind not in LIMITED]
+
+# Every form of the same batch
+
+
+@pytest.mark.parametrize("route", ["input_ids", "inputs_embeds"])
+def test_no_mask_is_a_mask_of_ones(subject, route):
+    model = make_model(subject[0], **subject[1])
+    ids = make_inputs(subject[0])["input_ids"]
+    inputs = {"input_ids": ids} if route == "input_ids" else {"inputs_embeds": torch.randn(*ids.shape, 32)}
+    expected = answers(model(**inputs, attention_mask=torch.ones_like(ids)))
+    assert_same(answers(model(**inputs)), expected)
+    assert_same(answers(model(**inputs, token_type_ids=torch.zeros_like(ids))), expected)
+    as_tuple = model(**inputs, return_dict=False)
+    assert type(as_tuple) is tuple and len(as_tuple) == (2 if subject[0] is PlainformerForQuestionAnswering else 1)
+    outputs = torch.stack(as_tuple, dim=-1) if subject[0] is PlainformerForQuestionAnswering else as_tuple[0]
+    assert_same(outputs, expected)
+
+
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float32, torch.float16], ids=str)
+def test_two_dimensional_mask_of_any_type(dtype, unpad):
+    """0 and 1 mean padding and token in every type: a float mask of two dimensions is not added to scores."""
+    model = make_model(PlainformerModel, unpad_inputs=unpad)
+    rows = make_rows(padding_mask())
+    expected = row_answers(model, rows)
+    assert_equal(row_answers(model, {**rows, "attention_mask": rows["attention_mask"].to(dtype)}), expected)
+
+
+@pytest.mark.parametrize("reader", READERS, ids=short_name)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_ids_of_any_integer_type(reader, dtype):
+    model = make_model(reader)
+    inputs = make_inputs(reader)
+    inputs = {name: ids % 2 for name, ids in inputs.items()}
+    inputs["position_ids"] = (1 - torch.arange(8) % 2).expand_as(inputs["input_ids"])  # 1, 0, 1, ...: one sequence
+    expected = answers(model(**inputs))
+    assert torch.equal(answers(model(**{name: ids.to(dtype) for name, ids in inputs.items()})), expected)
+
+
+def test_both_or_neither(model_class):
+    model = make_model(model_class)
+    ids = make_inputs(model_class)["input_ids"]
+    with pytest.raises(ValueError, match="both was given"):
+        model(input_ids=ids, inputs_embeds=torch.randn(*ids.shape, 32))
+    with pytest.raises(ValueError, match="input"):
+        model()
+    with pytest.raises(ValueError, match="input"):
+        model(attention_mask=torch.ones_like(ids))
+
+
+# Masks
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8), (2, 1, 8, 8), (2, 2, 8, 8)], ids=str)
+def test_float_mask_of_zeros_and_ones_is_ambiguous(shape):
+    model = make_model(PlainformerModel)
+    inputs = make_inputs(PlainformerModel, 2)
+    mask = (torch.rand(shape) < 0.5).float()
+    with pytest.raises(ValueError, match=r"attention_mask is torch.float32 .*only 0 and 1.*mask.bool\(\)"):
+        model(**inputs, attention_mask=mask)
+    nothing_added = model(**inputs, attention_mask=torch.zeros(shape)).last_hidden_state
+    assert_same(nothing_added, model(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    "shape", [(8,), (2, 7), (3, 8), (1, 8), (2, 1, 8), (2, 8, 7), (2, 3, 8, 8), (2, 1, 1, 8)], ids=str
+)
+def test_mask_of_a_wrong_shape(shape):
+    model = make_model(PlainformerModel)
+    with pytest.raises(ValueError) as error:
+        model(**make_inputs(PlainformerModel, 2), attention_mask=torch.ones(shape, dtype=torch.long))
+    for part in ("attention_mask", str(shape), "(2, 8)", "(2, 8, 8)", "(2, 1, 8, 8)", "(2, 2, 8, 8)"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("odd", [2, -1, 0.5, -10000.0, torch.nan], ids=str)
+def test_padding_mask_of_other_values(odd):
+    """Neither scores to add nor the numbers of packed sequences are taken for tokens."""
+    mask = torch.ones(2, 8, dtype=torch.float32 if isinstance(odd, float) else torch.long)
+    mask[1, 5] = odd
+    with pytest.raises(ValueError, match=f"attention_mask .*holds {odd}.*1 for a token and 0 for padding"):
+        make_model(PlainformerModel)(**make_inputs(PlainformerModel, 2), attention_mask=mask)
+
+
+# Text that is too long
+
+SEVENTEEN = torch.arange(17)[None]
+
+TOO_LONG = {
+    "input_ids": ({"input_ids": torch.ones(1, 17, dtype=torch.long)}, "17 tokens.*max_position_embeddings=16"),
+    "inputs_embeds": ({"inputs_embeds": torch.ones(1, 17, 32)}, "17 tokens.*max_position_embeddings=16"),
+    "left-padded": (
+        {"input_ids": torch.ones(1, 20, dtype=torch.long), "attention_mask": (torch.arange(20) > 2).long()[None]},
+        "17 tokens.*max_position_embeddings=16",
+    ),
+    "position_ids": (
+        {"input_ids": torch.ones(1, 3, dtype=torch.long), "position_ids": torch.tensor([[14, 15, 16]])},
+        "position_ids holds 16.*max_position_embeddings=16",
+    ),
+    "position_ids-and-length": (
+        {"input_ids": torch.ones(1, 17, dtype=torch.long), "position_ids": SEVENTEEN},
+        "position_ids holds 16.*max_position_embeddings=16",
+    ),
+    "negative": (
+        {"input_ids": torch.ones(1, 3, dtype=torch.long), "position_ids": torch.tensor([[-1, 0, 1]])},
+        "position_ids holds -1.*max_position_embeddings=16",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LIMITED)
+@pytest.mark.parametrize("reader", READERS, ids=short_name)
+@pytest.mark.parametrize(("inputs", "message"), TOO_LONG.values(), ids=TOO_LONG)
+def test_too_long_for_positions_with_a_limit(reader, kind, inputs, message, monkeypatch):
+    """Refused before any kernel runs."""
+    for name in KERNELS:
+        monkeypatch.setitem(KERNEL_FUNCTIONS, name, lambda *args: pytest.fail("a kernel ran"))
+    with pytest.raises(ValueError, match=message):
+        make_model(reader, position_embedding_type=kind)(**as_batch(reader, inputs, num_choices=1))
+
+
+def test_too_long_for_every_head(head_class):
+    with pytest.raises(ValueError, match=TOO_LONG["input_ids"][1]):
+        make_model(head_class)(**as_batch(head_class, TOO_LONG["input_ids"][0], num_choices=1))
+
+
+def test_too_long_names_the_remedies():
+    with pytest.raises(ValueError, match="truncation=True, max_length=16.*resize_position_embeddings.*'sinusoidal'"):
+        make_model(PlainformerModel)(torch.ones(1, 17, dtype=torch.long))
+
+
+def test_the_last_position_is_within_the_limit():
+    ids = torch.randint(1, 50, (1, 16))
+    by_hand = make_model(PlainformerModel)(ids, position_ids=torch.arange(16)[None]).last_hidden_state
+    assert_equal(make_model(PlainformerModel)(ids).last_hidden_state, by_hand)
+
+
+@pytest.mark.parametrize("kind", UNLIMITED)
+@pytest.mark.parametrize("inputs", [inputs for inputs, _ in TOO_LONG.values()], ids=TOO_LONG)
+def test_other_positions_have_no_limit(kind, inputs):
+    assert_finite(make_model(PlainformerModel, position_embedding_type=kind)(**inputs).last_hidden_state)
+
+
+# Mistakes
+
+MISTAKES = {
+    "id-too-high": (
+        {"input_ids": torch.tensor([[1, 50, 2]])},
+        ValueError,
+        "input_ids holds 50.*vocab_size=50.*0 to 49",
+    ),
+    "id-negative": ({"input_ids": torch.tensor([[1, -100, 2]])}, ValueError, "input_ids holds -100.*vocab_size=50"),
+    "id-float": ({"input_ids": torch.ones(1, 3)}, ValueError, "input_ids is torch.float32.*integers"),
+    "no-token": (
+        {"input_ids": torch.ones(2, 0, dtype=torch.long)},
+        ValueError,
+        r"input_ids has shape \(2, 0\).*no token",
+    ),
+    "no-embedding": (
+        {"inputs_embeds": torch.ones(2, 0, 32)},
+        ValueError,
+        r"inputs_embeds has shape \(2, 0, 32\).*no token",
+    ),
+    "one-dimension": ({"input_ids": torch.tensor([1, 2])}, ValueError, r"input_ids has shape \(2,\).*unsqueeze\(0\)"),
+    "embeds-of-two": ({"inputs_embeds": torch.ones(3, 32)}, ValueError, r"inputs_embeds has shape \(3, 32\)"),
+    "embeds-too-narrow": (
+        {"inputs_embeds": torch.ones(1, 3, 31)},
+        ValueError,
+        r"inputs_embeds has shape .*length, 32\]",
+    ),
+    "segment-too-high": (
+        {"input_ids": torch.ones(1, 3, dtype=torch.long), "token_type_ids": torch.tensor([[0, 1, 2]])},
+        ValueError,
+        "token_type_ids holds 2.*type_vocab_size=2",
+    ),
+    "segment-shape": (
+        {"input_ids": torch.ones(2, 3, dtype=torch.long), "token_type_ids": torch.ones(3, 3, dtype=torch.long)},
+        ValueError,
+        r"token_type_ids has shape \(3, 3\).*\(2, 3\)",
+    ),
+    "position-shape": (
+        {"input_ids": torch.ones(2, 3, dtype=torch.long), "position_ids": torch.ones(2, 4, dtype=torch.long)},
+        ValueError,
+        r"position_ids has shape \(2, 4\).*\(2, 3\) or \(1, 3\)",
+    ),
+    "position-of-one-dimension": (
+        {"input_ids": torch.ones(2, 3, dtype=torch.long), "position_ids": torch.arange(3)},
+        ValueError,
+        r"position_ids has shape \(3,\).*\(2, 3\) or \(1, 3\)",
+    ),
+    "position-float": (
+        {"input_ids": torch.ones(1, 3, dtype=torch.long), "position_ids": torch.tensor([[0.0, 1.0, 2.0]])},
+        ValueError,
+        "position_ids is torch.float32.*integers",
+    ),
+}
+
+
+@pytest.mark.parametrize(("inputs", "error", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named(inputs, error, message):
+    with pytest.raises(error, match=message):
+        make_model(PlainformerModel)(**inputs)
+
+
+@pytest.mark.parametrize("reader", READERS, ids=short_name)
+@pytest.mark.parametrize("name", ["attention_mask", "token_type_ids", "position_ids", "seq_idx"])
+def test_what_is_no_tensor_is_named(reader, name):
+    inputs = make_inputs(reader)
+    inputs[name] = torch.ones_like(inputs["input_ids"]).tolist()
+    with pytest.raises(TypeError, match=f"{name} is a list, not a tensor"):
+        make_model(reader)(**inputs)
+
+
+def test_mistyped_keyword(model_class):
+    model = make_model(model_class)
+    inputs = make_inputs(model_class)
+    with pytest.raises(TypeError, match="'attention_msk'.*Did you mean 'attention_mask'"):
+        model(**inputs, attention_msk=torch.ones_like(inputs["input_ids"]))
+    with pytest.raises(TypeError, match="'nonsense'.*input_ids"):
+        model(**inputs, nonsense=1)
+
+
+def test_mistyped_label(head_class):
+    """A head knows its own keywords too."""
+    model = make_model(head_class)
+    inputs = make_inputs(head_class)
+    name = "start_positions" if head_class is PlainformerForQuestionAnswering else "labels"
+    slip = name.replace("la", "lla").replace("start", "strat")
+    with pytest.raises(TypeError, match=f"'{slip}'.*Did you mean '{name}'"):
+        model(**inputs, **{slip: torch.zeros(4)})
+
+
+def test_multiple_choice_needs_its_dimension():
+    model = make_model(PlainformerForMultipleChoice)
+    with pytest.raises(ValueError, match=r"input_ids has shape \(2, 8\).*\[batch, choices, length"):
+        model(torch.ones(2, 8, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"inputs_embeds has shape \(2, 8, 32\).*\[batch, choices, length"):
+        model(inputs_embeds=torch.ones(2, 8, 32))
