@@ -13,8 +13,8 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from .bert_conversion import from_bert, to_bert
 from .configuration_plainformer import PlainformerConfig
+from .conversion import from_bert, to_bert
 from .encoding import encode
 from .modeling_plainformer import (
     PlainformerForMaskedLM,

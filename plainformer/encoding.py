@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .configuration_plainformer import CLASSIFIER_POOLINGS, PlainformerConfig
+from .checks import check_model, check_unicode
+from .configuration_plainformer import CLASSIFIER_POOLINGS
 from .labels_plainformer import HeadLabels
 from .layouts_plainformer import pool
 from .pretrained_plainformer import PlainformerPreTrainedModel
@@ -60,17 +60,7 @@ def encode(
         ValueError: an unknown `pooling`, a number below 1, a `max_length` without room for text, or text that is not
             valid Unicode.
     """
-    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
-    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
-        raise TypeError(
-            f"model is a {type(model).__name__}, not a Plainformer model. "
-            "Convert a BERT with plainformer.from_bert(...)."
-        )
-    if not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"model is a {type(model).__name__} around a Plainformer model: pass what is in it. LoRA layers stay "
-            "active in peft's model.get_base_model()."
-        )
+    check_model(model)
     texts = _read_texts(texts)
     _check_options(pooling, max_length, tokens_per_batch)
     encoder = model.base_model
@@ -103,13 +93,8 @@ def _read_texts(texts: Iterable[str]) -> list[str]:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}] is {text!r}, a {type(text).__name__}: every text must be a string.")
-        try:
-            text.isascii() or text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{index}] holds half of a surrogate pair at character {error.start}, which is no valid Unicode: "
-                "read it with its right encoding, or drop it with text.encode('utf-8', 'ignore').decode()."
-            ) from error
+        if not text.isascii():
+            check_unicode(text, index)
     return texts
 
 

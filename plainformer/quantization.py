@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from .configuration_plainformer import PlainformerConfig
+from .checks import check_model
 from .pretrained_plainformer import PlainformerPreTrainedModel
 
 SMALLEST_SPREAD = 1e-30  # of `high - low`, so that nothing is divided by 0
@@ -66,13 +65,7 @@ def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedMod
         TypeError: `model` is not a Plainformer model.
         ValueError: `model` is on another device.
     """
-    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
-    is_ours = getattr(getattr(model, "config", None), "model_type", None) == PlainformerConfig.model_type
-    if not is_ours or not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"model is a {type(model).__name__}, not a Plainformer model. Convert a BERT with "
-            "plainformer.from_bert(...); merge adapters first, with merge_and_unload()."
-        )
+    check_model(model)
     elsewhere = {str(parameter.device) for parameter in model.parameters() if parameter.device.type != "cpu"}
     if elsewhere:
         raise ValueError(

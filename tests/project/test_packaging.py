@@ -57,7 +57,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel):
     assert wheel.name == f"plainformer-{plainformer.__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    package = {f"plainformer/{path.name}" for path in (ROOT / "plainformer").glob("*.py")}
+    package = {path.relative_to(ROOT).as_posix() for path in (ROOT / "plainformer").rglob("*.py")}
     info = f"plainformer-{plainformer.__version__}.dist-info"
     assert {name for name in names if not name.startswith(info)} == package | {"plainformer/py.typed"}
     assert f"{info}/licenses/LICENSE" in names
