@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from helpers.models import run_process, spawn
+from helpers.processes import run_process, spawn
 
 # A launcher as torchrun is: its worker is in a session of its own.
 LAUNCHER = """

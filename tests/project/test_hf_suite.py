@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import transformers
-from helpers.models import run_process
+from helpers.processes import run_process
 from transformers import PreTrainedModel
 from transformers.pipelines import SUPPORTED_TASKS
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.models import run_process
+from helpers.processes import run_process
 
 ROOT = Path(__file__).resolve().parents[2]
 SHELL_SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]

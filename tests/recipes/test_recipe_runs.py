@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import shareable_files
 import torch
-from helpers.models import run_process
+from helpers.processes import run_process
 from helpers.recipes import ROOT, TINY, make_rows, weights, write
 from test_run_ner import conll, make_sentences
 from test_run_qa import make_rows as make_questions

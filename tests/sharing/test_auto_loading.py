@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from helpers.hub_server import HubServer
-from helpers.models import VARIANTS, finish_process, make_model, start_process
+from helpers.models import VARIANTS, make_model
+from helpers.processes import finish_process, start_process
 from test_hub import AUTO_CLASSES, COMMON, STRANGER, TEXTS, TOKENS, digest, environment, run_code
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

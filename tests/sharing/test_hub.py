@@ -17,7 +17,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.hub_server import HubServer
-from helpers.models import finish_process, make_model, run_process, start_process
+from helpers.models import make_model
+from helpers.processes import finish_process, run_process, start_process
 
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
 

@@ -18,11 +18,10 @@ from helpers.models import (
     make_inputs,
     make_labels,
     make_model,
-    meet,
     padding_mask,
     short_name,
-    spawn,
 )
+from helpers.processes import meet, spawn
 from test_distributed import make_case
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor

@@ -2,18 +2,8 @@
 
 import torch
 import torch.distributed as dist
-from helpers.models import (
-    HEADS,
-    VARIANTS,
-    assert_same,
-    gradients,
-    make_inputs,
-    make_labels,
-    make_model,
-    meet,
-    short_name,
-    spawn,
-)
+from helpers.models import HEADS, VARIANTS, assert_same, gradients, make_inputs, make_labels, make_model, short_name
+from helpers.processes import meet, spawn
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 

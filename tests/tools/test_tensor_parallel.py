@@ -17,12 +17,11 @@ from helpers.models import (
     make_inputs,
     make_labels,
     make_model,
-    meet,
     padding_mask,
     short_name,
-    spawn,
     tiny_config,
 )
+from helpers.processes import meet, spawn
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 

@@ -1,0 +1,71 @@
+"""Processes that a test starts: none outlives its test, whatever keeps it."""
+
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+import psutil
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+
+def start_process(command: list, **options) -> subprocess.Popen:
+    """A process whose output `finish_process` collects. The options are those of `Popen`."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(list(map(str, command)), **{**pipes, **options})
+
+
+def finish_process(process: subprocess.Popen, timeout: float = 300) -> subprocess.CompletedProcess:
+    """Wait for a process; after `timeout` seconds it is killed, with all that it started, and the test fails."""
+    try:
+        output, errors = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        kill_family(process)
+        output, errors = process.communicate(timeout=60)
+        pytest.fail(f"killed after {timeout} s: {process.args}\n{(output or '')[-3000:]}\n{(errors or '')[-3000:]}")
+    except BaseException:  # somebody does not want to wait
+        kill_family(process)
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_process(command: list, timeout: float = 300, **options) -> subprocess.CompletedProcess:
+    """`subprocess.run` with the output as text, and a time limit that holds for what the command starts too."""
+    return finish_process(start_process(command, **options), timeout)
+
+
+def kill_family(process: subprocess.Popen) -> None:
+    """Kill a process and its descendants. Its process group would not do: torchrun starts each worker in a new one."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    process.kill()  # first, so that it starts no others
+    for descendant in family:
+        try:
+            descendant.kill()
+        except psutil.NoSuchProcess:
+            pass
+
+
+def spawn(work: Callable, *args, timeout: float = 300) -> None:
+    """`work(rank, *args)` in two processes; what still runs after `timeout` seconds is killed, and the test fails."""
+    context = mp.spawn(work, args=args, nprocs=2, join=False)
+    deadline = time.monotonic() + timeout
+    try:
+        while not context.join(timeout=max(0, deadline - time.monotonic())):
+            late = [rank for rank, process in enumerate(context.processes) if process.is_alive()]
+            if late and time.monotonic() >= deadline:
+                pytest.fail(f"of {work.__module__}.{work.__name__}, processes {late} still ran after {timeout} s")
+    finally:
+        for process in context.processes:
+            process.kill()
+            process.join()
+
+
+def meet(rank: int, folder: str) -> None:
+    """Join the group of two processes. Gloo names what it waited for, if that is over before `spawn` loses patience."""
+    limit = timedelta(seconds=200)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=limit)
