@@ -92,8 +92,8 @@ def read_batch(
         ValueError: input that cannot be meant.
     """
     shape, device = read_shape(input_ids, inputs_embeds, config.hidden_size)
-    named = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
-    refuse_other_than_tensors(**named, **packing)
+    refuse_other_than_tensors(attention_mask=attention_mask, token_type_ids=token_type_ids, position_ids=position_ids)
+    refuse_other_than_tensors(**packing)
     questions = Questions()
     token_mask, attention_mask = read_mask(attention_mask, shape, config.num_attention_heads, questions)
     sequence_ids = find_sequences(position_ids, token_mask, packing, shape, questions)
@@ -108,25 +108,21 @@ def read_batch(
         token_type_ids = torch.zeros(shape, dtype=torch.long, device=device)
     else:
         token_type_ids = read_ids("token_type_ids", token_type_ids, "type_vocab_size", **known)
-    if input_ids is not None:
-        input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
-    else:
+    if inputs_embeds is not None:
         inputs_embeds = mask_out(inputs_embeds, token_mask)
+    else:
+        input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
     labels, num_labels = read_labels(head_labels, token_mask, shape, questions)
     questions.read()
 
-    batch = Batch(
-        shape, input_ids, inputs_embeds, token_type_ids, position_ids, token_mask, attention_mask, labels=labels
-    )
+    inputs = (input_ids, inputs_embeds, token_type_ids, position_ids)
+    batch = Batch(shape, *inputs, token_mask, attention_mask, sequence_ids, labels=labels)
     batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
-    batch.lengths = lengths and lengths.answer and lengths.answer[: num_sequences.answer[0] if num_sequences else None]
+    batch.lengths = lengths and lengths.answer
+    if sequence_ids is not None:
+        settle_sequences(batch, num_sequences.answer, packing["cu_seq_lens_q"])
     if batch.lengths is not None and sum(batch.lengths) == shape[0] * shape[1]:
         batch.token_mask = None  # there is no padding
-    if sequence_ids is not None and num_sequences.answer is None:  # the shape of the boundaries has to do
-        boundaries = packing["cu_seq_lens_q"]
-        batch.sequence_ids, batch.is_packed = sequence_ids, boundaries is not None and boundaries.numel() > 2
-    elif sequence_ids is not None and num_sequences.answer[0] > shape[0]:
-        batch.sequence_ids, batch.is_packed = sequence_ids, True
     return batch
 
 
@@ -202,6 +198,21 @@ def ask_lengths(
     if sequence_ids is not None:
         return questions.ask(sequence_ids.amax() + 1), questions.ask(count_tokens(token_mask, sequence_ids))
     return None, None if token_mask is None else questions.ask(token_mask.sum(dim=1))
+
+
+def settle_sequences(batch: Batch, num_sequences: list[int] | None, boundaries: Tensor | None) -> None:
+    """Is some row packed? Where each row turns out to be one sequence, nothing has to tell sequences apart.
+
+    Args:
+        num_sequences: how many the batch has, [1]; None where values cannot be read. The number of boundaries has to
+            do then.
+    """
+    if num_sequences is None:
+        batch.is_packed = boundaries is not None and boundaries.numel() > 2
+        return
+    batch.is_packed = num_sequences[0] > batch.shape[0]
+    batch.lengths = batch.lengths and batch.lengths[: num_sequences[0]]
+    batch.sequence_ids = batch.sequence_ids if batch.is_packed else None
 
 
 def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Questions) -> None:

@@ -79,17 +79,6 @@ class PlainformerEmbeddings(nn.Module):
         embeddings = embeddings + self.position_embeddings(position_ids).to(embeddings)  # the position enters
         return self.dropout(self.norm(embeddings))
 
-    def sizes(self, config: PlainformerConfig) -> dict[str, int | None]:
-        """How many ids each embedding knows, by the field of the configuration that says so; None: no limit.
-
-        A table tells its size, unless something wraps it (LoRA does).
-        """
-        return {
-            "vocab_size": getattr(self.word_embeddings, "num_embeddings", config.vocab_size),
-            "max_position_embeddings": getattr(self.position_embeddings, "num_embeddings", config.position_limit),
-            "type_vocab_size": config.type_vocab_size,
-        }
-
 
 class PlainformerMLP(nn.Module):
     """The position-wise feed-forward sub-layer: act(x W1 + b1) W2 + b2. Returns the residual branch."""
@@ -238,15 +227,14 @@ class PlainformerModel(PlainformerPreTrainedModel):
             ValueError: input that cannot be meant; the message names what, its value and the remedy.
         """
         refuse_unknown(kwargs, PlainformerModel.forward)
-        if output_attentions is None:
-            output_attentions = self.config.output_attentions
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
+        config = self.config
+        output_attentions = config.output_attentions if output_attentions is None else output_attentions
+        output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
 
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        batch = read_batch(self.config, self.embeddings.sizes(self.config), *inputs, packing, head_labels)
-        layout = make_layout(batch, unpad=self.config.unpad_inputs and not output_attentions)
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, head_labels)
+        layout = make_layout(batch, unpad=config.unpad_inputs and not output_attentions)
 
         all_hidden_states = [] if output_hidden_states else None
         record = record_states(layout, all_hidden_states)
@@ -254,14 +242,26 @@ class PlainformerModel(PlainformerPreTrainedModel):
         hidden_states, attentions = run_layers(self.layers, hidden_states, layout, output_attentions, record)
         hidden_states = record(self.final_norm(hidden_states))  # [*, E]
 
-        is_for_head = head_labels is not None
-        return EncoderOutput(
-            last_hidden_state=hidden_states if is_for_head else layout.scatter(hidden_states),
+        output = EncoderOutput(
+            last_hidden_state=layout.scatter(hidden_states) if head_labels is None else hidden_states,
             hidden_states=tuple(all_hidden_states) if output_hidden_states else None,
             attentions=tuple(attentions) if output_attentions else None,
-            batch=batch if is_for_head else None,
-            layout=layout if is_for_head else None,
         )
+        if head_labels is not None:
+            output.batch, output.layout = batch, layout
+        return output
+
+    def embedding_sizes(self) -> dict[str, int | None]:
+        """How many ids each embedding knows, by the field of the configuration that says so; None: no limit.
+
+        A table tells its size, unless something wraps it (LoRA does).
+        """
+        words, positions = self.embeddings.word_embeddings, self.embeddings.position_embeddings
+        return {
+            "vocab_size": getattr(words, "num_embeddings", self.config.vocab_size),
+            "max_position_embeddings": getattr(positions, "num_embeddings", self.config.position_limit),
+            "type_vocab_size": self.config.type_vocab_size,
+        }
 
     def embed(self, batch: Batch, layout: Layout) -> Tensor:
         """The embeddings of a batch in its layout, [*, E]."""
