@@ -585,6 +585,7 @@ def test_predictions_are_one_array(task, states, tmp_path):
     assert_same(trainer.evaluate()["eval_loss"], output.loss.item())
 
 
+@pytest.mark.parametrize("task", [TASKS[short_name(head)] for head in HEADS], ids=map(short_name, HEADS), indirect=True)
 def test_best_model_by_eval_loss(task, tmp_path):
     """Training, evaluating, saving and choosing by `eval_loss`, all by the names that `Trainer` finds itself."""
     arguments = training_arguments(
