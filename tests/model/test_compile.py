@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from plainformer import PlainformerForSequenceClassification, PlainformerModel
+from plainformer.positions_plainformer import POSITION_KINDS
 
 SHAPES = [(2, 5), (3, 5), (2, 9), (4, 16), (5, 7), (6, 2), (2, 3), (7, 11), (8, 8), (3, 13)]  # (B, L)
 
