@@ -204,7 +204,7 @@ def learn(model: torch.nn.Module, inputs: dict[str, Tensor], run: Callable | Non
     Without labels, the mean square of the answers stands for a loss.
     """
     model.zero_grad()
-    output = (run or model)(**inputs)
+    output = (model if run is None else run)(**inputs)
     outputs = answers(output)
     loss = output.loss if output.get("loss") is not None else outputs.square().mean()
     loss.backward()

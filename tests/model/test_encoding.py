@@ -111,12 +111,12 @@ def test_progress_is_shown(minilm, tokenizer, capsys):
 
 @pytest.mark.parametrize("max_length", [None, 4, 1000])
 def test_texts_that_are_cut_off_are_counted(minilm, tokenizer, monkeypatch, max_length):
-    said = []
-    monkeypatch.setattr("plainformer.encoding.logger.warning", said.append)
+    warnings = []
+    monkeypatch.setattr("plainformer.encoding.logger.warning", warnings.append)
     encode(
         minilm, tokenizer, ["a", "two words", "word " * 600, "word " * 2000], max_length=max_length, show_progress=False
     )
-    assert said == [f"{2} of 4 texts were cut off at max_length={4 if max_length == 4 else 512} tokens."]
+    assert warnings == [f"{2} of 4 texts were cut off at max_length={4 if max_length == 4 else 512} tokens."]
 
 
 def test_a_tokenizer_without_a_limit(tokenizer):

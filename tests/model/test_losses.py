@@ -1,6 +1,6 @@
 """Every head's loss against a formula written out, what counts as labelled, and the same under `Trainer`.
 
-Shapes: B batch, L length, N items, C classes.
+Shapes: B batch, L length, N items, C classes, V vocabulary.
 """
 
 import json
@@ -9,17 +9,23 @@ import numpy as np
 import pytest
 import torch
 from helpers.models import (
+    CLASSES,
     HEADS,
+    NO_DROPOUT,
     TRAINER_DIVIDES_TWICE,
     answers,
+    as_batch,
+    assert_equal,
+    assert_finite,
     assert_same,
     gradients,
+    learn,
     make_inputs,
     make_labels,
     make_model,
-    randomise,
+    make_rows,
+    padding_mask,
     short_name,
-    tiny_config,
 )
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
@@ -30,18 +36,20 @@ from plainformer import (
     PlainformerForQuestionAnswering,
     PlainformerForSequenceClassification,
     PlainformerForTokenClassification,
-    PlainformerModel,
 )
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 # Every loss: the class, and what its configuration says.
 TASKS = {short_name(head): (head, {}) for head in HEADS}
+
 TASKS |= {
     "MultiLabel": (PlainformerForSequenceClassification, {"problem_type": MULTI}),
     "Regression": (PlainformerForSequenceClassification, {"problem_type": REGRESSION, "num_labels": 1}),
     "Regression-3": (PlainformerForSequenceClassification, {"problem_type": REGRESSION}),
 }
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+HEAD_CASES = {name: case for name, case in CLASSES.items() if case[0] in HEADS}
+both_routes = pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
 
 
 @pytest.fixture(params=TASKS.values(), ids=TASKS)
@@ -84,8 +92,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> lis
 def loss_by_hand(output, labels: dict[str, Tensor], problem_type: str | None) -> float:
     """The loss that belongs to a head's answers, from its definition."""
     if "start_positions" in labels:
-        ends = ((output.start_logits, labels["start_positions"]), (output.end_logits, labels["end_positions"]))
-        return float(np.mean([np.mean(cross_entropy(*end)) for end in ends]))
+        cu_seqlens = ((output.start_logits, labels["start_positions"]), (output.end_logits, labels["end_positions"]))
+        return float(np.mean([np.mean(cross_entropy(*end)) for end in cu_seqlens]))
     logits, wanted = output.logits.detach().double().numpy(), labels["labels"].double().numpy()
     if problem_type == REGRESSION:
         return float(((logits - wanted.reshape(logits.shape)) ** 2).mean())
@@ -98,8 +106,8 @@ def loss_by_hand(output, labels: dict[str, Tensor], problem_type: str | None) ->
 # The formulas
 
 
-def test_loss_by_hand(variant, task):
-    model = make_model(task[0], **task[1], **variant)
+def test_loss_by_hand(task):
+    model = make_model(task[0], **task[1])
     inputs = make_inputs(task[0])
     labels = task_labels(task, inputs)
     output = model(**inputs, **labels)
@@ -144,8 +152,8 @@ def test_problem_type_is_inferred_and_kept(num_labels, labels, expected, tmp_pat
     assert model.config.problem_type == expected
     model.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["problem_type"] == expected
-    told = make_model(PlainformerForSequenceClassification, num_labels=num_labels, problem_type=expected)
-    assert_same(told(**inputs, labels=labels).loss, inferred, 0)
+    reference = make_model(PlainformerForSequenceClassification, num_labels=num_labels, problem_type=expected)
+    assert_same(reference(**inputs, labels=labels).loss, inferred, 0)
 
 
 def test_shapes_of_values():
@@ -164,9 +172,10 @@ def test_shapes_of_values():
 # What is labelled
 
 
-def test_nothing_labelled(variant, head_class):
+@both_routes
+def test_nothing_labelled(head_class, unpad):
     """The loss is 0 and so is every gradient, whatever `Trainer` counted."""
-    model = make_model(head_class, **variant)
+    model = make_model(head_class, unpad_inputs=unpad)
     inputs = make_inputs(head_class)
     labels = unlabel(make_labels(head_class, inputs), slice(None))
     for count in (None, 0, torch.tensor(0), torch.tensor(5)):
@@ -177,12 +186,44 @@ def test_nothing_labelled(variant, head_class):
         assert not any(gradient.any() for gradient in gradients(model).values())
 
 
+@pytest.mark.parametrize(("head_class", "fields"), HEAD_CASES.values(), ids=HEAD_CASES)
+@both_routes
+def test_empty_row_changes_no_loss(head_class, fields, unpad):
+    """The loss and its gradients are those of the batch without the row."""
+    model = make_model(head_class, unpad_inputs=unpad, **fields)
+    rows = make_rows(padding_mask("right", "full", "left", "holes", "empty", "empty"))
+    with_empty = as_batch(head_class, rows)
+    labels = make_labels(head_class, with_empty)
+    if head_class is PlainformerForQuestionAnswering:
+        labels = {
+            "start_positions": torch.tensor([1, 2, 3, 0, 4, 5]),
+            "end_positions": torch.tensor([4, 7, 2, 6, 5, 1]),
+        }
+    kept = 2 if head_class is PlainformerForMultipleChoice else 4
+    without = {name: values[:kept] for name, values in with_empty.items()}
+    kept_labels = {name: values[:kept] for name, values in labels.items()}
+    _, loss, grads = learn(model, with_empty | labels)
+    _, expected_loss, expected_grads = learn(model, without | kept_labels)
+    assert_finite(loss, *grads.values())
+    assert_same((loss, grads), (expected_loss, expected_grads))
+
+
+def test_label_of_a_row_without_choices():
+    """A label at a place that does not exist counts as unlabelled, whatever its value."""
+    model = make_model(PlainformerForMultipleChoice)
+    inputs = make_inputs(PlainformerForMultipleChoice, 2)
+    mask = torch.ones(2, 2, 8, dtype=torch.long)
+    mask[1] = 0
+    losses = [model(**inputs, attention_mask=mask, labels=torch.tensor([1, label])).loss for label in (-100, 0, 777)]
+    assert_equal(losses[1:], losses[:1] * 2)
+
+
 @pytest.mark.parametrize("value", [5.0, torch.nan, torch.inf], ids=str)
 @pytest.mark.parametrize("name", ["MultiLabel", "Regression", "Regression-3"])
-def test_values_of_an_empty_row_are_unlabelled(variant, name, value):
+def test_values_of_an_empty_row_are_unlabelled(name, value):
     """The loss and its gradients are those of the batch without the row, whatever its values are."""
     head, fields = TASKS[name]
-    model = make_model(head, **fields, **variant)
+    model = make_model(head, **fields)
     inputs = {**make_inputs(head), "attention_mask": torch.ones(4, 8, dtype=torch.long)}
     inputs["attention_mask"][1, 5:] = inputs["attention_mask"][3] = 0
     inputs |= task_labels((head, fields), inputs)
@@ -196,22 +237,23 @@ def test_values_of_an_empty_row_are_unlabelled(variant, name, value):
     assert_same(*results)
 
 
+@both_routes
 @pytest.mark.parametrize("padded", ["right", "left"])
-def test_answers_outside_the_tokens_are_unlabelled(variant, padded):
+def test_answers_outside_the_tokens_are_unlabelled(padded, unpad):
     """An answer before the row, behind it or in the padding is none; start and end each count their own."""
-    model = make_model(PlainformerForQuestionAnswering, **variant)
+    model = make_model(PlainformerForQuestionAnswering, unpad_inputs=unpad)
     inputs = make_inputs(PlainformerForQuestionAnswering)
     mask = torch.ones(4, 8, dtype=torch.long)
     mask[:, 5:] = 0
-    real = [0, 4, 2]
+    token_mask = [0, 4, 2]
     if padded == "left":
-        mask, real = mask.flip(1), [3, 7, 5]
+        mask, token_mask = mask.flip(1), [3, 7, 5]
     inside = {
-        "start_positions": torch.tensor([real[0], real[1], real[2], -100]),
-        "end_positions": torch.tensor([real[1], -100, -100, real[2]]),
+        "start_positions": torch.tensor([token_mask[0], token_mask[1], token_mask[2], -100]),
+        "end_positions": torch.tensor([token_mask[1], -100, -100, token_mask[2]]),
     }
     outside = {name: values.clone() for name, values in inside.items()}
-    at_padding = 7 - real[1] if padded == "left" else 7
+    at_padding = 7 - token_mask[1] if padded == "left" else 7
     outside["start_positions"][3] = 8
     outside["end_positions"][1], outside["end_positions"][2] = at_padding, 10**6
     expected = model(**inputs, attention_mask=mask, **inside)
@@ -219,6 +261,9 @@ def test_answers_outside_the_tokens_are_unlabelled(variant, padded):
     assert_same(model(**inputs, attention_mask=mask, **outside).loss, expected.loss, 0)
     outside["start_positions"][3] = -1
     assert_same(model(**inputs, attention_mask=mask, **outside).loss, expected.loss, 0)
+
+
+# Labels of every form
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
@@ -248,14 +293,9 @@ def test_float_labels_for_class_ids(head_class):
         make_model(head_class, problem_type=SINGLE)(**inputs, **labels)
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
-@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
-@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
-def test_class_ids_of_any_integer_type(head_class, dtype, unpad, training):
-    """The -100 that stands for no label has no place in a byte or a boolean."""
-    model = make_model(
-        head_class, problem_type=SINGLE, unpad_inputs=unpad, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    ).train(training)
+def check_integer_type(head_class: type, dtype: torch.dtype, unpad: bool, training: bool) -> None:
+    """The loss of a padded batch is the same bits with labels of another integer type."""
+    model = make_model(head_class, problem_type=SINGLE, unpad_inputs=unpad, **NO_DROPOUT).train(training)
     inputs = make_inputs(head_class)
     mask = torch.ones_like(inputs["input_ids"])
     mask[1, ..., 5:] = 0
@@ -264,6 +304,18 @@ def test_class_ids_of_any_integer_type(head_class, dtype, unpad, training):
     expected = model(**inputs, attention_mask=mask, **labels).loss
     converted = {name: values.to(dtype) for name, values in labels.items()}
     assert torch.equal(model(**inputs, attention_mask=mask, **converted).loss, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32], ids=str)
+def test_class_ids_of_any_integer_type(head_class, dtype):
+    """The -100 that stands for no label has no place in a byte or a boolean."""
+    check_integer_type(head_class, dtype, unpad=True, training=False)
+
+
+@both_routes
+@pytest.mark.parametrize("training", [True, False], ids=["training", "eval"])
+def test_bytes_as_class_ids_in_every_mode(head_class, unpad, training):
+    check_integer_type(head_class, torch.uint8, unpad, training)
 
 
 @pytest.mark.parametrize("token_class", [PlainformerForMaskedLM, PlainformerForTokenClassification], ids=short_name)
@@ -339,17 +391,74 @@ def test_one_end_of_an_answer():
             model(**inputs, **{name: torch.zeros(4, dtype=torch.long)})
 
 
-# What learns
+# Logits only where there is a label
 
 
-def test_every_parameter_gets_a_gradient(variant, task):
+def masked_lm_batch() -> dict[str, torch.Tensor]:
+    mask = padding_mask()
+    ids = torch.randint(1, 50, mask.shape)
+    labels = ids.masked_fill(torch.rand(mask.shape) < 0.6, -100)
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}  # labels at padding as well
+
+
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+def test_sparse_equals_dense(unpad):
+    model = make_model(PlainformerForMaskedLM, unpad_inputs=unpad, **NO_DROPOUT).train()
+    batch = masked_lm_batch()
+    labelled = (batch["labels"] != -100) & batch["attention_mask"].bool()
+    results = []
+    for sparse in (True, False):
+        model.config.sparse_prediction = sparse
+        for count in (None, 100):
+            model.zero_grad()
+            output = model(**batch, num_items_in_batch=count)
+            output.loss.backward()
+            logits = output.logits if sparse else output.logits[labelled]  # both in row-major order
+            results.append((output.loss.detach(), logits.detach(), gradients(model)))
+    assert results[0][1].shape == (int(labelled.sum()), 50)
+    assert_same(results[:2], results[2:])
+
+
+def test_logits_are_complete_outside_training():
+    model = make_model(PlainformerForMaskedLM)
+    batch = masked_lm_batch()
+    assert model(**batch).logits.shape == (6, 8, 50)  # evaluation
+    model.train()
+    without = {name: values for name, values in batch.items() if name != "labels"}
+    assert model(**without).logits.shape == (6, 8, 50)
+    assert model(**batch).logits.dim() == 2
+
+
+@both_routes
+def test_no_logits_where_nothing_is_labelled(unpad):
+    model = make_model(PlainformerForMaskedLM, unpad_inputs=unpad).train()
+    batch = masked_lm_batch()
+    batch["labels"].fill_(-100)
+    output = model(**batch)
+    output.loss.backward()
+    assert output.loss == 0 and output.logits.shape == (0, 50)
+    assert all((gradient == 0).all() for gradient in gradients(model).values())
+
+
+# Every parameter learns
+
+
+def test_every_parameter_gets_a_gradient(task):
     """A parameter without one breaks distributed training. What is added to every score cancels in a softmax."""
-    model = make_model(task[0], **task[1], **variant).train()
+    model = make_model(task[0], **task[1]).train()
     inputs = make_inputs(task[0], length=16)
     model(**inputs, **task_labels(task, inputs)).loss.backward()
     cancels = ("k_proj.bias", "classifier.bias" if task[0] is PlainformerForMultipleChoice else "k_proj.bias")
     for name, gradient in gradients(model).items():
         assert gradient.isfinite().all() and (gradient.any() or name.endswith(cancels)), name
+
+
+def test_every_parameter_of_every_setting_gets_a_gradient(setting):
+    model = make_model(PlainformerForTokenClassification, **setting).train()
+    inputs = make_inputs(PlainformerForTokenClassification, length=16)
+    model(**inputs, **make_labels(PlainformerForTokenClassification, inputs)).loss.backward()
+    for name, gradient in gradients(model).items():
+        assert gradient.isfinite().all() and (gradient.any() or name.endswith("k_proj.bias")), name
 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
@@ -362,40 +471,6 @@ def test_both_ends_of_a_tied_table_learn(tied):
     absent = [token for token in range(1, 50) if token not in inputs["input_ids"]]
     assert words.grad[absent].any() == tied  # a word that is not in the batch learns from the decoder only
     assert decoder.grad.any(dim=1).all()
-
-
-def test_padding_embedding_does_not_learn(variant):
-    """Not even where its id stands at a token's place."""
-    model = PlainformerModel(tiny_config(pad_token_id=3, **variant))
-    assert not model.embeddings.word_embeddings.weight[3].any()
-    ids = torch.tensor([[1, 3, 2, 3]])
-    model(ids).last_hidden_state.square().sum().backward()
-    words = model.embeddings.word_embeddings.weight.grad
-    assert not words[3].any() and words[1].any()
-    every = PlainformerModel(tiny_config(pad_token_id=None, **variant))
-    assert every.embeddings.word_embeddings.weight.any(dim=1).all()
-
-
-@pytest.mark.parametrize("pre_norm", [False, True], ids=["post", "pre"])
-def test_sinusoid_does_not_learn(pre_norm):
-    """It is no parameter and no buffer, so weight decay has nothing to act on."""
-    models = {}
-    for kind in ("sinusoidal", "none"):
-        config = tiny_config(position_embedding_type=kind, pre_norm=pre_norm)
-        models[kind] = randomise(PlainformerForMaskedLM(config)).train()
-    assert models["sinusoidal"].num_parameters() == models["none"].num_parameters()
-    assert list(models["sinusoidal"].state_dict()) == list(models["none"].state_dict())
-    model = models["sinusoidal"]
-    positions = model.plainformer.embeddings.position_embeddings
-    assert not [*positions.parameters(), *positions.buffers()]
-    before = positions(torch.arange(16))
-    weights = {name: values.clone() for name, values in model.state_dict().items()}
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
-    inputs = make_inputs(PlainformerForMaskedLM)
-    model(**inputs, **make_labels(PlainformerForMaskedLM, inputs)).loss.backward()
-    optimizer.step()
-    assert all((values != weights[name]).any() for name, values in model.state_dict().items())
-    assert_same(positions(torch.arange(16)), before, 0)
 
 
 # Gradient accumulation
@@ -415,9 +490,9 @@ def micro_batches(task: tuple[type, dict], inputs: dict[str, Tensor]) -> tuple[l
 
 
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["int", "tensor"])
-def test_micro_batches_add_up(variant, task, as_tensor):
+def test_micro_batches_add_up(task, as_tensor):
     """With the number of labels in all of them, losses and gradients sum to those of the big batch."""
-    model = make_model(task[0], **task[1], **variant)
+    model = make_model(task[0], **task[1])
     parts, count = micro_batches(task, make_inputs(task[0]))
     whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     expected_loss = model(**whole).loss
@@ -454,7 +529,12 @@ def make_dataset(task: tuple[type, dict], size: int = 4) -> list[dict[str, Tenso
 
 
 @TRAINER_DIVIDES_TWICE
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw_torch"])
+@pytest.mark.parametrize(
+    ("task", "optimizer"),
+    [*((task, "sgd") for task in TASKS.values()), (TASKS["MaskedLM"], "adamw_torch")],
+    ids=[*TASKS, "MaskedLM-adamw"],
+    indirect=["task"],
+)
 def test_trainer_accumulates_to_the_big_batch(task, optimizer, tmp_path):
     """One step of two batches of two gives the weights that one batch of four gives."""
     dataset = make_dataset(task)
@@ -505,6 +585,7 @@ def test_predictions_are_one_array(task, states, tmp_path):
     assert_same(trainer.evaluate()["eval_loss"], output.loss.item())
 
 
+@pytest.mark.parametrize("task", [TASKS[short_name(head)] for head in HEADS], ids=map(short_name, HEADS), indirect=True)
 def test_best_model_by_eval_loss(task, tmp_path):
     """Training, evaluating, saving and choosing by `eval_loss`, all by the names that `Trainer` finds itself."""
     arguments = training_arguments(

@@ -33,8 +33,9 @@ def test_real_weights_keep_their_vectors():
     assert cosines(quantize_int8(model), model).mean() > 0.99
 
 
-def test_every_linear_of_the_encoder(model_class, variant):
-    model = make_model(model_class, problem_type="single_label_classification", **variant)
+def test_every_linear_of_the_encoder(subject):
+    model_class = subject[0]
+    model = make_model(model_class, problem_type="single_label_classification", **subject[1])
     before = copy.deepcopy(model.state_dict())
     int8 = quantize_int8(model)
     assert sum(isinstance(module, Int8Linear) for module in int8.modules()) == 2 * 6
@@ -53,10 +54,9 @@ def as_mask(model_class: type) -> torch.Tensor:
     return as_batch(model_class, {"attention_mask": mask})["attention_mask"]
 
 
-@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
-def test_neighbours_and_padding_change_nothing(variant, unpad):
+def test_neighbours_and_padding_change_nothing(setting):
     """Where one scale is shared, a neighbour with large values costs a token its precision."""
-    model = quantize_int8(make_model(PlainformerModel, unpad_inputs=unpad, embedding_norm=False, **variant))
+    model = quantize_int8(make_model(PlainformerModel, embedding_norm=False, **setting))
     embeddings = torch.randn(4, 8, 32)
     embeddings[1] *= 1000
     mask = padding_mask("right", "full", "left", "holes")

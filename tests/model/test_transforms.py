@@ -7,7 +7,19 @@ import copy
 
 import pytest
 import torch
-from helpers.models import answers, as_batch, assert_same, gradients, make_inputs, make_labels, make_model, padding_mask
+from helpers.models import (
+    NO_DROPOUT,
+    answers,
+    as_batch,
+    assert_same,
+    gradients,
+    is_unpadded,
+    layout_of,
+    make_inputs,
+    make_labels,
+    make_model,
+    padding_mask,
+)
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, functionalize, grad, jacrev, jvp, stack_module_state, vmap
@@ -15,8 +27,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import BertConfig, BertModel
 
 from plainformer import PlainformerForMaskedLM, PlainformerForMultipleChoice, PlainformerModel
-from plainformer.inputs_plainformer import values_are_known
-from plainformer.padding_plainformer import PaddedLayout, UnpaddedLayout
 
 MASKS = [padding_mask("right", "left", "full", "both"), padding_mask("holes", "full", "right", "empty")]  # [4, 8] each
 
@@ -36,29 +46,22 @@ def batch_at(batches: dict[str, Tensor], index: int) -> dict[str, Tensor]:
     return {name: values[index] for name, values in batches.items()}
 
 
-def said(model: torch.nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
+def results(model: torch.nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """Answers, and the loss of a head."""
     output = model(**batch)
     return (answers(output),) if output.get("loss") is None else (answers(output), output.loss)
 
 
-def learnt(model: torch.nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def layout_of(model: PlainformerModel, **batch: Tensor) -> object:
-    return model(**batch, return_layout=True).layout
-
-
-def test_vmap_over_batches(model_class, variant):
-    model = make_model(model_class, problem_type="single_label_classification", **variant)
-    batches = padded_batches(model_class)
-    mapped = vmap(lambda batch: said(model, batch))(batches)
+def test_vmap_over_batches(subject):
+    model = make_model(subject[0], problem_type="single_label_classification", **subject[1])
+    batches = padded_batches(subject[0])
+    mapped = vmap(lambda batch: results(model, batch))(batches)
     for index in range(len(MASKS)):
-        assert_same(tuple(values[index] for values in mapped), said(model, batch_at(batches, index)))
+        assert_same(tuple(values[index] for values in mapped), results(model, batch_at(batches, index)))
 
 
-def test_vmap_takes_the_padded_route_and_only_where_it_must():
+def test_the_padded_route_only_where_it_must():
+    """A mask that is mapped over cannot be read; one beside values with gradients, or that is not mapped over, can."""
     model = make_model(PlainformerModel)
     batch = batch_at(padded_batches(PlainformerModel), 0)
     layouts = []
@@ -67,10 +70,17 @@ def test_vmap_takes_the_padded_route_and_only_where_it_must():
         layouts.append(layout_of(model, input_ids=ids, attention_mask=mask))
         return ids
 
+    def run_embeds(embeds: Tensor) -> Tensor:
+        layouts.append(layout_of(model, inputs_embeds=embeds, attention_mask=batch["attention_mask"]))
+        return embeds.sum()
+
     ids, mask = (batch[name][None] for name in ("input_ids", "attention_mask"))
     vmap(run)(ids, mask)
-    vmap(run, in_dims=(0, None))(ids, mask[0])  # the mask is not mapped over: its values are known
-    assert [type(layout) for layout in layouts] == [PaddedLayout, UnpaddedLayout]
+    vmap(run, in_dims=(0, None))(ids, mask[0])
+    grad(run_embeds)(torch.randn(4, 8, 32))
+    assert [is_unpadded(layout) for layout in layouts] == [False, True, True]
+    meta = {name: values.to("meta") for name, values in batch.items() if name != "labels"}
+    assert not is_unpadded(layout_of(copy.deepcopy(model).to("meta"), **meta))
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "training"])
@@ -79,19 +89,18 @@ def test_gradients_of_every_batch_at_once(model_class, training):
     model = make_model(
         model_class,
         problem_type="single_label_classification",
-        hidden_dropout_prob=0,
-        attention_probs_dropout_prob=0,
+        **NO_DROPOUT,
     )
     model.train(training)
     batches = padded_batches(model_class)
 
     def loss(parameters: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
-        return said(_Called(model, parameters), batch)[-1].square().sum()
+        return results(_Called(model, parameters), batch)[-1].square().sum()
 
-    mapped = vmap(grad(loss), in_dims=(None, 0))(learnt(model), batches)
+    mapped = vmap(grad(loss), in_dims=(None, 0))(dict(model.named_parameters()), batches)
     for index in range(len(MASKS)):
         model.zero_grad()
-        said(model, batch_at(batches, index))[-1].square().sum().backward()
+        results(model, batch_at(batches, index))[-1].square().sum().backward()
         for name, expected in gradients(model).items():
             assert_same(mapped[name][index], expected, 1e-4)
 
@@ -106,8 +115,8 @@ class _Called:
         return functional_call(self.model, self.parameters, (), batch)
 
 
-def test_an_ensemble(variant):
-    models = [make_model(PlainformerModel, **variant) for _ in range(2)]
+def test_an_ensemble():
+    models = [make_model(PlainformerModel) for _ in range(2)]
     with torch.no_grad():
         for parameter in models[1].parameters():
             parameter.mul_(1.1)
@@ -142,7 +151,7 @@ def test_forward_mode_needs_the_eager_kernel():
     with pytest.raises(NotImplementedError, match="forward AD"):
         jvp(run, (embeddings,), (change,))
     model.set_attn_implementation("eager")
-    said, along = jvp(run, (embeddings,), (change,))
+    outputs, along = jvp(run, (embeddings,), (change,))
     step = 1e-3 * change
     assert_same(along, (run(embeddings + step) - run(embeddings - step)) / 2e-3, 1e-2)
 
@@ -150,7 +159,7 @@ def test_forward_mode_needs_the_eager_kernel():
 def test_functionalize(model_class):
     model = make_model(model_class, problem_type="single_label_classification")
     batch = batch_at(padded_batches(model_class), 0)
-    assert_same(functionalize(lambda one: said(model, one)[0])(batch), said(model, batch)[0])
+    assert_same(functionalize(lambda one: results(model, one)[0])(batch), results(model, batch)[0])
 
 
 @pytest.mark.parametrize("tracing_mode", ["real", "fake", "symbolic"])
@@ -197,34 +206,24 @@ def test_fake_tensors(model_class):
         output = model(**{name: values.clone() for name, values in batch.items()})
         output[0].sum().backward()
         assert gradients(model)
-    real = make_model(model_class, problem_type="single_label_classification", sparse_prediction=False).train()
-    assert answers(output).shape == answers(real(**batch_at(padded_batches(model_class), 0))).shape
+    token_mask = make_model(model_class, problem_type="single_label_classification", sparse_prediction=False).train()
+    assert answers(output).shape == answers(token_mask(**batch_at(padded_batches(model_class), 0))).shape
 
 
 def test_the_meta_device(model_class):
-    real = make_model(model_class, problem_type="single_label_classification")
+    token_mask = make_model(model_class, problem_type="single_label_classification")
     batch = batch_at(padded_batches(model_class), 0)
-    output = copy.deepcopy(real).to("meta")(**{name: values.to("meta") for name, values in batch.items()})
-    assert answers(output).is_meta and answers(output).shape == answers(real(**batch)).shape
+    output = copy.deepcopy(token_mask).to("meta")(**{name: values.to("meta") for name, values in batch.items()})
+    assert answers(output).is_meta and answers(output).shape == answers(token_mask(**batch)).shape
 
 
 def test_labels_alone_that_cannot_be_read():
     """The mask is known and the tokens are unpadded, but which places are labelled is not: complete logits."""
-    model = make_model(PlainformerForMaskedLM, hidden_dropout_prob=0, attention_probs_dropout_prob=0).train()
+    model = make_model(PlainformerForMaskedLM, **NO_DROPOUT).train()
     batch = batch_at(padded_batches(PlainformerForMaskedLM), 0)
     labels = torch.stack([batch.pop("labels"), torch.full((4, 8), -100)])
     mapped = vmap(lambda one: model(**batch, labels=one).loss)(labels)
     assert_same(mapped, torch.stack([model(**batch, labels=one).loss for one in labels]))
-
-
-def test_values_are_known():
-    """Of an empty tensor, of gradients and of integers as of any other."""
-    assert values_are_known(torch.zeros(2, 3)) and values_are_known(torch.zeros(0, 3, dtype=torch.long))
-    assert not values_are_known(torch.zeros(2, 3, device="meta"))
-    known = []
-    grad(lambda values: known.append(values_are_known(values)) or values.sum())(torch.zeros(2, 3))
-    vmap(lambda values: known.append(values_are_known(values)) or values)(torch.zeros(2, 3))
-    assert known == [True, False]
 
 
 @pytest.mark.parametrize("model_class", [PlainformerModel, BertModel])

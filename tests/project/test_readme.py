@@ -15,7 +15,7 @@ BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, flags=re.DOTALL)
 SHORT = {
     "bash scripts/quickstart.sh": "--from_scratch --hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2 "
     "--intermediate_size 64 --epochs 1 --max_train_samples 32 --max_test_samples 32 --output_dir {folder}",
-    "bash scripts/test.sh": "-n 0 -p no:cacheprovider tests/model/test_oracles.py -k printed",
+    "bash scripts/test.sh": "-n 0 -p no:cacheprovider tests/model/test_positions.py -k printed",
 }
 
 
