@@ -63,12 +63,12 @@ def test_what_differs_is_named(folder, tmp_path):
     def add(values: list, number: float) -> None:
         values[0] += number
 
-    change("none-pre-AutoModel", lambda expected: add(expected["last_hidden_state"][0][0], 1e-3))
-    change("learned-post-AutoModelForMaskedLM", lambda expected: add(expected["input_ids of pairs"][0], 1))
-    change("none-post-AutoModel", lambda expected: expected.update(pooler_output=[[0.0]], extra=[1]))
+    change("none-pre-AutoModel", lambda e: add(e["last_hidden_state"][0][0], 1e-3))
+    change("learned-post-AutoModelForMaskedLM", lambda e: add(e["input_ids of pairs"][0], 1))
+    change("none-post-AutoModel", lambda e: e.update(pooler_output=[[0.0]], extra=[1]))
     change(
         "learned-pre-AutoModel",
-        lambda expected: [expected.pop("last_hidden_state"), expected.pop("token_type_ids of texts")],
+        lambda e: [e.pop("last_hidden_state"), e.pop("token_type_ids of texts")],
     )
     (copy / VERSION / "sinusoidal-pre-AutoModelForMultipleChoice" / "config.json").unlink()
     shutil.rmtree(copy / VERSION / "sinusoidal-post-AutoModel")
