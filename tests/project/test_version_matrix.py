@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import transformers
+from helpers.hub import AUTO_CLASSES
+from helpers.models import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = transformers.__version__
@@ -38,7 +40,8 @@ def test_every_kind_and_head_is_equal(folder):
     assert header == f"| written under | read under {VERSION}, with the package | read under {VERSION}, as a stranger |"
     assert row == f"| {VERSION} | 36 of 36 equal | 36 of 36 equal |"
     assert rest == ["", "all equal, bit for bit"]
-    assert len({path.name for path in (folder / VERSION).iterdir()}) == 3 * 2 * 6
+    names = {f"{variant}-{auto}" for variant in VARIANTS for auto in AUTO_CLASSES}
+    assert {path.name for path in (folder / VERSION).iterdir()} == names and len(names) == 36
 
 
 def test_what_differs_is_named(folder, tmp_path):
@@ -47,17 +50,20 @@ def test_what_differs_is_named(folder, tmp_path):
 
     def change(name: str, edit: Callable[[dict], object]) -> None:
         file = copy / VERSION / name / "expected.json"
-        told = json.loads(file.read_text())
-        edit(told)
-        file.write_text(json.dumps(told))
+        values = json.loads(file.read_text())
+        edit(values)
+        file.write_text(json.dumps(values))
 
-    def add(values: list, number: float) -> None:
-        values[0] += number
+    def add(numbers: list, number: float) -> None:
+        numbers[0] += number
 
-    change("none-pre-AutoModel", lambda told: add(told["last_hidden_state"][0][0], 1e-3))
-    change("learned-post-AutoModelForMaskedLM", lambda told: add(told["input_ids of pairs"][0], 1))
-    change("none-post-AutoModel", lambda told: told.update(pooler_output=[[0.0]], extra=[1]))
-    change("learned-pre-AutoModel", lambda told: [told.pop("last_hidden_state"), told.pop("token_type_ids of texts")])
+    change("none-pre-AutoModel", lambda values: add(values["last_hidden_state"][0][0], 1e-3))
+    change("learned-post-AutoModelForMaskedLM", lambda values: add(values["input_ids of pairs"][0], 1))
+    change("none-post-AutoModel", lambda values: values.update(pooler_output=[[0.0]], extra=[1]))
+    change(
+        "learned-pre-AutoModel",
+        lambda values: [values.pop("last_hidden_state"), values.pop("token_type_ids of texts")],
+    )
     (copy / VERSION / "sinusoidal-pre-AutoModelForMultipleChoice" / "config.json").unlink()
     shutil.rmtree(copy / VERSION / "sinusoidal-post-AutoModel")
     assert step("read", copy, "package").returncode == 0
