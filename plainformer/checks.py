@@ -1,4 +1,4 @@
-"""Checks of what a user passes that more than one function of the package makes. This file does not travel."""
+"""Checks of arguments that more than one function of the package makes. This file does not travel."""
 
 from typing import Any
 
@@ -22,15 +22,3 @@ def check_model(model: Any) -> None:
             f"model is a {type(model).__name__} around a Plainformer model: pass what is in it. Of a model of peft "
             "that is model.get_base_model(), with active LoRA layers, or model.merge_and_unload(), with merged ones."
         )
-
-
-def check_unicode(text: str, index: int) -> bytes:
-    """`texts[index]` in UTF-8; a ValueError where it holds half of a surrogate pair."""
-    try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"texts[{index}], character {error.start}: {text[error.start]!r} is half of a surrogate pair, not a "
-            "character. Read the texts again with the right encoding, or replace it: "
-            "text.encode('utf-8', 'replace').decode('utf-8')."
-        ) from error

@@ -9,11 +9,12 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
 from transformers.utils import logging
 
-from .checks import check_model, check_unicode
+from .checks import check_model
 from .configuration_plainformer import CLASSIFIER_POOLINGS
 from .labels_plainformer import HeadLabels
 from .layouts_plainformer import pool
 from .pretrained_plainformer import PlainformerPreTrainedModel
+from .tokenization_plainformer import to_utf8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -94,7 +95,7 @@ def _read_texts(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}] is {text!r}, a {type(text).__name__}: every text must be a string.")
         if not text.isascii():
-            check_unicode(text, index)
+            to_utf8(text, index)
     return texts
 
 

@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers.utils import logging
 
-from .checks import check_unicode
-
 if TYPE_CHECKING:
     from transformers import BertTokenizerFast
 
@@ -228,7 +226,19 @@ def _encode(text: str, index: int) -> bytes:
             f"texts[{index}] is a {type(text).__name__} ({str(text)[:40]!r}), not a string: pass the strings alone, "
             "for example (row['text'] for row in rows), and leave out missing values."
         )
-    return check_unicode(text, index)
+    return to_utf8(text, index)
+
+
+def to_utf8(text: str, index: int) -> bytes:
+    """`texts[index]` in UTF-8; a ValueError where it holds half of a surrogate pair."""
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"texts[{index}], character {error.start}: {text[error.start]!r} is half of a surrogate pair, not a "
+            "character. Read the texts again with the right encoding, or replace it: "
+            "text.encode('utf-8', 'replace').decode('utf-8')."
+        ) from error
 
 
 def _alphabet(backend: Tokenizer, characters: set[str], vocab_size: int) -> list[str]:

@@ -28,7 +28,7 @@ import sys, pathlib, hf_suite
 archive, folder = map(pathlib.Path, sys.argv[1:3])
 hf_suite.lay_out(archive, folder)
 for kind in ("modeling", "tokenization"):
-    (folder / hf_suite.PLACES[f"{kind}.py"]).unlink()
+    (folder / hf_suite.TARGETS[f"{kind}.py"]).unlink()
 sys.exit(hf_suite.run_pytest(folder, sys.argv[3:]))
 """
 
@@ -91,8 +91,8 @@ def test_their_tests_are_laid_out_beside_ours(suite, archive, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {archive.name, "laid-out"}
     theirs = {path.name for path in folder.glob("tests/test_*.py")}
     assert theirs == {"test_modeling_common.py"}
-    for place in suite.PLACES.values():
-        assert (folder / place).is_file()
+    for path in suite.TARGETS.values():
+        assert (folder / path).is_file()
     assert (folder / "src" / "transformers").resolve() == Path(transformers.__file__).resolve().parent
 
     code = """

@@ -1,7 +1,6 @@
 """The commands of the README: they run, they say what they do, and they stop with a reason that a person can act on."""
 
 import ast
-import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +12,8 @@ import pytest
 from helpers.processes import run_process
 from helpers.scripts import run_main
 from helpers.sources import parse
+
+from plainformer.sharing.stranger import NoPlainformer
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "scripts").glob("*.py"))
@@ -48,12 +49,11 @@ def test_every_script_has_a_main_and_says_how_it_is_used(script):
     assert result.stdout.startswith(f"usage: {script.name}")
 
 
-@pytest.mark.parametrize("name", ["quickstart.py", "load_as_stranger.py"])
+@pytest.mark.parametrize("name", ["quickstart.py", "load_as_stranger.py", "push_to_hub.py", "version_matrix.py"])
 def test_help_needs_nothing_installed(name):
     result = run(sys.executable, "-S", ROOT / "scripts" / name, "--help")
     assert result.returncode == 0, result.stdout
     assert result.stdout.startswith(f"usage: {name}")
-    assert "sentences" in result.stdout
 
 
 def test_quickstart_goes_all_the_way(tmp_path):
@@ -103,13 +103,10 @@ def test_quickstart_adopts_minilm_by_default(tmp_path, monkeypatch):
 
 
 def test_stranger_cannot_import_the_package():
-    spec = importlib.util.spec_from_file_location("load_as_stranger", ROOT / "scripts" / "load_as_stranger.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     for name in ("plainformer", "plainformer.modeling_plainformer"):
         with pytest.raises(ModuleNotFoundError, match="barred from this process"):
-            module.NoPlainformer.find_spec(name)
-    assert module.NoPlainformer.find_spec("plainformers") is None
+            NoPlainformer.find_spec(name)
+    assert NoPlainformer.find_spec("plainformers") is None
 
 
 def test_stranger_wants_a_saved_model(tmp_path):

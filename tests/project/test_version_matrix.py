@@ -60,8 +60,8 @@ def test_what_differs_is_named(folder, tmp_path):
         edit(expected)
         file.write_text(json.dumps(expected))
 
-    def add(values: list, number: float) -> None:
-        values[0] += number
+    def add(numbers: list, number: float) -> None:
+        numbers[0] += number
 
     change("none-pre-AutoModel", lambda e: add(e["last_hidden_state"][0][0], 1e-3))
     change("learned-post-AutoModelForMaskedLM", lambda e: add(e["input_ids of pairs"][0], 1))
