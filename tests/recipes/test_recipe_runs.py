@@ -10,13 +10,10 @@ import pytest
 import shareable_files
 import torch
 from helpers.models import run_process
-from helpers.recipes import ROOT, TINY, make_rows, weights, write
-from test_run_ner import conll, make_sentences
-from test_run_qa import make_rows as make_questions
+from helpers.recipes import NO_DROPOUT, ROOT, TINY, conll, make_questions, make_rows, make_sentences, weights, write
 
 SCRIPTS = ROOT / "scripts"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
-NO_DROPOUT = ["--hidden_dropout_prob", 0, "--attention_probs_dropout_prob", 0, "--classifier_dropout", 0]
 # Trains each recipe of a JSON file, {name: arguments}, one after another.
 TRAIN_ALL = """
 import importlib, json, sys
@@ -86,13 +83,13 @@ def test_two_processes_train_as_one(files, tmp_path):
         ours, theirs = weights(tmp_path / "two" / name), weights(tmp_path / "one" / name)
         for key, weight in theirs.items():
             torch.testing.assert_close(ours[key], weight, rtol=1e-4, atol=1e-5, msg=f"{name}: {key}")
-        told = json.loads((tmp_path / "two" / name / "eval_results.json").read_text())
+        together = json.loads((tmp_path / "two" / name / "eval_results.json").read_text())
         # Trainer's own loss is a mean over batches, which are others here; that of run_mlm is over tokens.
         passed_over = ("runtime", "per_second", "epoch", "time", *(() if name == "run_mlm" else ("loss",)))
-        figures = [key for key in told if not any(part in key for part in passed_over)]
+        figures = [key for key in together if not any(part in key for part in passed_over)]
         assert len(figures) >= 3, name
         for key in figures:
-            assert told[key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-4), (name, key)
+            assert together[key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-4), (name, key)
 
 
 def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch, capsys):

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import recipe
-import recipe_data
 import run_classification
 import torch
 import transformers
@@ -35,8 +33,6 @@ from helpers.recipes import (
     weights,
     write,
 )
-from recipe import RecipeError, Terminated
-from recipe_data import DataArguments, DataError
 from run_classification import main
 from transformers import EvalPrediction
 
@@ -46,6 +42,12 @@ from plainformer import (
     PlainformerForSequenceClassification,
     PlainformerForTokenClassification,
 )
+from plainformer.recipes import arguments as recipe_arguments
+from plainformer.recipes import columns, data_files, splits
+from plainformer.recipes.arguments import DataArguments
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import score_multi, score_regression, score_single
+from plainformer.recipes.training import Terminated, launch
 from plainformer.tokenization_plainformer import train_tokenizer
 
 
@@ -104,7 +106,7 @@ def test_builds_every_variant(run, files, tmp_path, variant):
 def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
     chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
     chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
-    assert set(chosen) == set(recipe.ARCHITECTURE)
+    assert set(chosen) == set(recipe_arguments.ARCHITECTURE)
     flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
     run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
     config = PlainformerConfig.from_pretrained(tmp_path / "out")
@@ -173,8 +175,8 @@ def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, l
     rows[-1]["label"] = missing
     flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
     run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
-    said = capsys.readouterr().out
-    assert message in said if message else "predicted, and not measured" not in said
+    output = capsys.readouterr().out
+    assert message in output if message else "predicted, and not measured" not in output
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
     assert results["predict_samples"] == 1030
     assert ("predict_loss" in results) is (message is None)
@@ -252,17 +254,17 @@ def test_kind_of_task_follows_from_the_labels(labels, flag, expected):
 
 def test_metrics_on_known_answers():
     logits = np.array([[2.0, 0, 0], [0, 2, 0], [0, 2, 0], [2, 0, 0]])
-    assert run_classification.measure_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
+    assert score_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
         {"accuracy": 3 / 4, "f1": (1 + 2 / 3 + 0) / 3}
     )
     decisions, labels = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [1, 0], [0, 1]])
-    assert run_classification.measure_multi(EvalPrediction(decisions, labels)) == pytest.approx(
+    assert score_multi(EvalPrediction(decisions, labels)) == pytest.approx(
         {"accuracy": 1 / 3, "f1": (1 + 0) / 2, "micro_f1": 2 * 2 / (2 * 2 + 1 + 1)}
     )
     values, targets = np.array([[1.0], [2], [9]]), np.array([1.0, 2, 3])
-    measured = run_classification.measure_regression(EvalPrediction(values, targets))
+    measured = score_regression(EvalPrediction(values, targets))
     assert measured == pytest.approx({"mse": 12, "pearson": np.corrcoef([1, 2, 9], targets)[0, 1], "spearman": 1})
-    constant = run_classification.measure_regression(EvalPrediction(np.ones((3, 1)), targets))
+    constant = score_regression(EvalPrediction(np.ones((3, 1)), targets))
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
 
 
@@ -293,7 +295,9 @@ def test_early_stopping(run, files, tmp_path):
 def test_best_model_is_kept(run, files, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1, 0.2, 0.9])
     monkeypatch.setitem(
-        run_classification.MEASURE, "single_label_classification", lambda prediction: {"accuracy": next(scores)}
+        run_classification.CLASSIFICATION_SCORES,
+        "single_label_classification",
+        lambda prediction: {"accuracy": next(scores)},
     )
     run(*files, *TINY, "--num_train_epochs", 3, "--per_device_train_batch_size", 8, "--learning_rate", 0.01)
     folder = tmp_path / "out"
@@ -344,13 +348,14 @@ def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
 def test_resume_after_sigkill(run, files, tmp_path):
     plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split(), "--logging_steps", 1]
     code = (
-        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:4]; import test_recipes as t;"
-        "t.fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); t.main(sys.argv[4:])"
+        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:3]\n"
+        "from helpers.recipes import fail_at; from run_classification import main\n"
+        "fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); main(sys.argv[3:])"
     )
     always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", "--max_seq_length", 16]
     words = [*always, "--disable_tqdm", "true", "--use_cpu", "true", *plan]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "tests" / "recipes", ROOT / "scripts", *words]
+    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "scripts", *words]
     killed = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run(*plan, "--resume_from_checkpoint", "true")
@@ -399,8 +404,8 @@ def test_resume_in_a_folder_that_was_moved(run, files, tmp_path, monkeypatch):
     """The best model is then that of the first half, and is taken from where it is now."""
     plan = [*files, *TINY, *PLANS["epoch-end"].split(), "--logging_steps", 1]
     figures = iter([0.9, 0.1, 0.1])
-    metrics = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
-    monkeypatch.setattr(run_classification, "MEASURE", metrics)
+    scores = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
+    monkeypatch.setattr(run_classification, "CLASSIFICATION_SCORES", scores)
     stop_after_three(run, plan, monkeypatch)
     best = weights(tmp_path / "out" / "checkpoint-3")
     (tmp_path / "out").rename(tmp_path / "moved")
@@ -430,7 +435,7 @@ def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, num
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(SystemExit) as stopped:
-            recipe.launch(lambda: run(*plan))
+            launch(lambda: run(*plan))
     finally:
         signal.signal(signal.SIGINT, interrupt)
     assert stopped.value.code == code
@@ -544,7 +549,7 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         ),
         (["--early_stopping_patience", "2"], "--early_stopping_patience 2 needs evaluations while training"),
         (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
-        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 positions"),
         (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
         (
@@ -575,8 +580,8 @@ def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
     with pytest.raises(RecipeError, match="it is a ForTokenClassification, and a ForSequenceClassification is needed"):
         run("--test_file", files[3], "--model_name_or_path", tmp_path / "tagger")
     run(*files, "--model_name_or_path", tmp_path / "tagger", "--max_steps", 1, "--learning_rate", 0)
-    learnt = weights(tmp_path / "out")["classifier.weight"]
-    assert not torch.equal(learnt, tagger.classifier.weight)
+    trained = weights(tmp_path / "out")["classifier.weight"]
+    assert not torch.equal(trained, tagger.classifier.weight)
 
 
 def test_settings_that_need_a_model(run, files, tmp_path):
@@ -640,15 +645,15 @@ def test_settings_of_a_file_are_those_of_the_command_line(tmp_path, files):
     as_yaml = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
     given = write(tmp_path / "a.json", json.dumps(values)), write(tmp_path / "a.yaml", as_yaml)
     assert "learning_rate: 5e-05\n" in as_yaml
-    parsed = [recipe.parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
-    told = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
-    assert told[0] == told[1] == told[2]
-    assert told[0][2]["learning_rate"] == 5e-05 and told[0][2]["lr_scheduler_kwargs"] == {"a": 1}
+    parsed = [recipe_arguments.parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
+    groups = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
+    assert groups[0] == groups[1] == groups[2]
+    assert groups[0][2]["learning_rate"] == 5e-05 and groups[0][2]["lr_scheduler_kwargs"] == {"a": 1}
 
 
 def test_errors_are_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        recipe.launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
+        launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: --train_file {tmp_path / 'x.csv'} does not exist")
 
@@ -753,8 +758,8 @@ def load(tmp_path: Path, **arguments):
     args = DataArguments(
         **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
     )
-    needed = [split for split in recipe_data.SPLITS if args.file_of(split)]
-    return args, recipe_data.load_data(args, needed, str(tmp_path / "cache"))
+    needed = [split for split in splits.SPLITS if args.file_of(split)]
+    return args, splits.load_data(args, needed, str(tmp_path / "cache"))
 
 
 def test_formats_give_the_same_rows(tmp_path):
@@ -781,7 +786,7 @@ def test_changed_file_is_read_again(tmp_path):
 def test_values_that_change_their_type(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
     with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
-        recipe_data._explain_json_lines(str(path))
+        data_files.check_json_lines(str(path))
 
 
 def test_conll(tmp_path):
@@ -791,8 +796,8 @@ def test_conll(tmp_path):
         {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]},
         {"tokens": ["Peter"], "tags": ["B-PER"]},
     ]
-    assert recipe_data.where(args, "train", 1).endswith("a.conll, line 7")
-    assert recipe_data.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
+    assert columns.where(args, "train", 1).endswith("a.conll, line 7")
+    assert columns.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
     _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "a b\tX\nc\tY\n"))
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
@@ -821,7 +826,7 @@ def test_conllu(tmp_path):
         {"tokens": ["zu", "dem", "Film"], "tags": ["ADP", "DET", "NOUN"]},
         {"tokens": ["Ende"], "tags": ["NOUN"]},
     ]
-    assert recipe_data.where(args, "train", 1).endswith("a.conllu, line 8")
+    assert columns.where(args, "train", 1).endswith("a.conllu, line 8")
 
 
 def test_squad(tmp_path):
@@ -844,32 +849,32 @@ def test_class_numbers_come_as_names(tmp_path):
     args, data = load(tmp_path, train_file=tmp_path / "a.parquet")
     assert list(data["train"]["label"]) == ["yes", "no", None]
     with pytest.raises(DataError, match="a.parquet, row 3"):
-        recipe_data.label_names(data, args, "label")
+        columns.label_names(data, args, "label")
 
 
 def test_numbers_are_labels_in_order(tmp_path):
     rows = [{"text": "a", "label": number} for number in (10, 9, 1)]
     args, data = load(tmp_path, train_file=write(tmp_path / "a.jsonl", rows))
-    assert recipe_data.label_names(data, args, "label") == ["1", "9", "10"]
+    assert columns.label_names(data, args, "label") == ["1", "9", "10"]
 
 
 def test_samples_and_validation_split(tmp_path):
     rows = [{"text": f"text {number // 2}", "label": str(number)} for number in range(40)]  # every text twice
     path = write(tmp_path / "a.csv", rows)
     args, data = load(tmp_path, train_file=path, validation_split_percentage=25, max_train_samples=10)
-    one = recipe_data.cut(data, args, seed=1, same=["text"])
+    one = splits.cut(data, args, seed=1, same=["text"])
     assert (len(one["train"]), len(one["validation"])) == (10, 10)
     assert not set(one["train"]["text"]) & set(one["validation"]["text"])
     assert list(one["train"]["label"]) == sorted(one["train"]["label"], key=int)
-    again, other = (recipe_data.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
+    again, other = (splits.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
     assert again["train"].to_list() == one["train"].to_list()
     assert other["train"].to_list() != one["train"].to_list()
 
     args, data = load(tmp_path, train_file=path, test_file=path, max_predict_samples=3)
-    assert list(recipe_data.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
+    assert list(splits.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
     args, data = load(tmp_path, train_file=path, validation_split_percentage=1)
     with pytest.raises(DataError, match="--validation_split_percentage 1 of 20 distinct rows .* leaves one of the two"):
-        recipe_data.cut(data, args, seed=1, same=["text"])
+        splits.cut(data, args, seed=1, same=["text"])
 
 
 # Documentation

@@ -24,10 +24,12 @@ from itertools import accumulate
 import numpy as np
 import torch
 from datasets import Dataset
-from recipe_data import UNLABELLED, UNSPACED
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, TrainerCallback
+
+from .constants import IGNORE_INDEX, UNSPACED
+from .errors import RecipeError
 
 NO_WORD = -1  # the word of a special token
 AS_MASK, AS_RANDOM = 0.8, 0.1  # of the chosen tokens (Devlin et al. 2018); the others stay as they are
@@ -37,28 +39,28 @@ Segmenter = Callable[[str], Iterable[str]]  # text -> its words, in order
 Columns = dict[str, list[list[int]]]  # as `datasets.map(batched=True)` takes and gives them
 
 
-# ---- words
+# Words
 
 
 def load_segmenter(name: str) -> Segmenter:
     """The function that `name` stands for: "jieba:lcut", "snownlp.seg:seg", "my_module:my_function".
 
     Raises:
-        ValueError: no such module or function.
+        RecipeError: no such module or function.
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise ValueError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
+        raise RecipeError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(
+        raise RecipeError(
             f"--segmenter {name!r}: {error}. Install it (pip install {module_name.split('.')[0]}), or put the folder "
             "of your module on PYTHONPATH."
         ) from error
     segment = getattr(module, function_name, None)
     if not callable(segment):
-        raise ValueError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
+        raise RecipeError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
     return segment
 
 
@@ -92,16 +94,16 @@ def words_of_characters(text: str, segment: Segmenter) -> list[int]:
     Raises:
         ValueError: the words are not those of the text, in order.
     """
-    owner, place = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
+    owner, position = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
     for number, word in enumerate(segment(text)):
-        start = text.find(word, place) if isinstance(word, str) else -1
+        start = text.find(word, position) if isinstance(word, str) else -1
         if start < 0:
             raise ValueError(
-                f"The segmenter gave the word {word!r}, which does not stand after character {place} of "
+                f"The segmenter gave the word {word!r}, which does not stand after character {position} of "
                 f"{text[:60]!r}. It must return the words of the text unchanged and in order, as strings."
             )
-        place = start + len(word)
-        owner[start:place] = [number] * len(word)
+        position = start + len(word)
+        owner[start:position] = [number] * len(word)
     return owner
 
 
@@ -133,7 +135,7 @@ def words_of_tokens(
     return word_ids
 
 
-# ---- rows
+# Rows
 
 
 def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
@@ -153,16 +155,16 @@ def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] 
         input_ids and position_ids of each row, not padded; and word_ids, distinct within a row, if they were given.
 
     Raises:
-        ValueError: `row_length` leaves no room for a token between [CLS] and [SEP].
+        RecipeError: `row_length` leaves no room for a token between [CLS] and [SEP].
     """
     pieces = cut_all(documents, row_length)
     rows: Columns = {"input_ids": [], "position_ids": []} | ({} if word_ids is None else {"word_ids": []})
-    for chosen in fill_rows([len(places) for _, places in pieces], row_length):
-        parts = [pieces[index] for index in chosen]
-        rows["input_ids"].append([documents[number][place] for number, places in parts for place in places])
-        rows["position_ids"].append([position for _, places in parts for position in range(len(places))])
+    for chosen in fill_rows([len(indices) for _, indices in pieces], row_length):
+        parts = [pieces[piece] for piece in chosen]
+        rows["input_ids"].append([documents[number][index] for number, indices in parts for index in indices])
+        rows["position_ids"].append([position for _, indices in parts for position in range(len(indices))])
         if word_ids is not None:
-            words = [[word_ids[number][place] for place in places] for number, places in parts]
+            words = [[word_ids[number][index] for index in indices] for number, indices in parts]
             rows["word_ids"].append(renumber(words))
     return rows
 
@@ -172,27 +174,32 @@ def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[i
     columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
     pieces = cut_all(documents, row_length)
     return {
-        name: [[values[number][place] for place in places] for number, places in pieces]
+        name: [[values[number][index] for index in indices] for number, indices in pieces]
         for name, values in columns.items()
     }
 
 
 def cut_all(documents: list[list[int]], row_length: int) -> list[tuple[int, list[int]]]:
-    """The number of its document and the places in it, for each piece."""
+    """For each piece the number of its document, and the indices of its tokens there; first and last are in all."""
+    check_row_length(row_length)
+    pieces = []
+    for number, ids in enumerate(documents):
+        inside = range(1, len(ids) - 1)
+        for start in range(0, len(inside), row_length - 2):
+            pieces.append((number, [0, *inside[start : start + row_length - 2], len(ids) - 1]))
+    return pieces
+
+
+def check_row_length(row_length: int) -> None:
+    """Raise a RecipeError where a row has no room for a token of its own."""
     if row_length < 3:
-        raise ValueError(f"row_length={row_length}: a row needs room for [CLS], a token and [SEP]; 512 is usual.")
-    return [(number, piece) for number, ids in enumerate(documents) for piece in cut(len(ids), row_length)]
-
-
-def cut(length: int, row_length: int) -> list[list[int]]:
-    """The places of a document of `length` tokens that each of its pieces has; the first and last are in all."""
-    inside = range(1, length - 1)
-    starts = range(0, len(inside), row_length - 2)
-    return [[0, *inside[start : start + row_length - 2], length - 1] for start in starts]
+        raise RecipeError(
+            f"--max_seq_length {row_length}: a row needs room for [CLS], a token and [SEP]: 3 or more; 512 is usual."
+        )
 
 
 def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
-    """Which pieces share a row: each, longest first, goes where it leaves the least room (best fit decreasing)."""
+    """The pieces of each row: from long to short, each goes where it leaves the least room (best fit decreasing)."""
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
@@ -208,7 +215,7 @@ def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
 
 
 def renumber(documents: list[list[int]]) -> list[int]:
-    """Word numbers of several documents after each other, so that no two documents share one."""
+    """Word numbers of several documents after each other, so that each number belongs to one document."""
     sizes = [max(words) + 1 for words in documents]
     starts = [0, *accumulate(sizes)]
     return [
@@ -224,7 +231,7 @@ def number_rows(dataset: Dataset, for_evaluation: bool = False) -> Dataset:
     return dataset.add_column("epoch", [0] * len(dataset)) if for_evaluation else dataset
 
 
-# ---- masks
+# Masks
 
 
 class EpochClock(TrainerCallback):
@@ -258,7 +265,7 @@ class MaskingCollator:
 
     Args:
         tokenizer: for the ids of [MASK], of padding and of the other special tokens.
-        share: the share of tokens to predict, in expectation.
+        mlm_probability: the fraction of tokens to predict, in expectation.
         seed: another seed, other masks.
         clock: where the epoch is read; None: it is always 0.
     """
@@ -266,17 +273,16 @@ class MaskingCollator:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerFast,
-        share: float = 0.15,
+        mlm_probability: float = 0.15,
         seed: int = 0,
         clock: EpochClock | None = None,
     ) -> None:
-        if not 0 < share < 1:
-            raise ValueError(f"share={share}: a share of the tokens, above 0 and below 1; 0.15 is usual.")
+        check_probability(mlm_probability)
         if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-            raise ValueError(
-                "The tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
+            raise RecipeError(
+                "the tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
             )
-        self.share, self.seed, self.clock = share, seed, clock
+        self.mlm_probability, self.seed, self.clock = mlm_probability, seed, clock
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.special_ids = np.array(sorted(tokenizer.all_special_ids))
         self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)
@@ -284,12 +290,12 @@ class MaskingCollator:
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)
         positions = [row.get("position_ids", range(len(row["input_ids"]))) for row in rows]
-        real = [np.ones(len(row["input_ids"]), dtype=np.int64) for row in rows]
+        token_mask = [np.ones(len(row["input_ids"]), dtype=np.int64) for row in rows]
         return {
             "input_ids": pad(masked, self.pad_id),
-            "attention_mask": pad(real, 0),
+            "attention_mask": pad(token_mask, 0),
             "position_ids": pad(positions, 0),
-            "labels": pad(labels, UNLABELLED),
+            "labels": pad(labels, IGNORE_INDEX),
         }
 
     def mask(self, row: dict[str, list[int] | int]) -> tuple[np.ndarray, np.ndarray]:
@@ -297,10 +303,10 @@ class MaskingCollator:
         epoch = row.get("epoch", self.clock.epoch if self.clock else 0)
         generator = np.random.default_rng([self.seed, epoch, row["row"]])
         ids = np.array(row["input_ids"])
-        places = np.flatnonzero(~np.isin(ids, self.special_ids))  # [N]
-        words = np.array(row["word_ids"])[places] if "word_ids" in row else np.arange(len(places))
-        chosen = places[choose(words, self.share, generator)]
-        labels = np.full_like(ids, UNLABELLED)
+        ordinary = np.flatnonzero(~np.isin(ids, self.special_ids))  # [N]
+        words = np.array(row["word_ids"])[ordinary] if "word_ids" in row else np.arange(len(ordinary))
+        chosen = ordinary[choose(words, self.mlm_probability, generator)]
+        labels = np.full_like(ids, IGNORE_INDEX)
         labels[chosen] = ids[chosen]
         ids[chosen] = self.replace(ids[chosen], generator)
         return ids, labels
@@ -312,10 +318,16 @@ class MaskingCollator:
         return np.where(draw < AS_MASK, self.mask_id, np.where(draw < AS_MASK + AS_RANDOM, others, ids))
 
 
-def choose(words: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
-    """Whole words in random order until `share` of the tokens is chosen.
+def check_probability(mlm_probability: float) -> None:
+    """Raise a RecipeError for a fraction of the tokens that is none."""
+    if not 0 < mlm_probability < 1:
+        raise RecipeError(f"--mlm_probability {mlm_probability}: give a fraction above 0 and below 1; 0.15 is usual.")
 
-    The word that would go beyond is taken with such a probability that `share` is met in expectation, exactly and
+
+def choose(words: np.ndarray, mlm_probability: float, generator: np.random.Generator) -> np.ndarray:
+    """Whole words in random order until the fraction `mlm_probability` of the tokens is chosen.
+
+    The word that would go beyond is taken with such a probability that the fraction is met in expectation, exactly and
     for any lengths: always to leave it out would mask less, and long words too seldom.
 
     Args:
@@ -327,7 +339,7 @@ def choose(words: np.ndarray, share: float, generator: np.random.Generator) -> n
     _, word, sizes = np.unique(words, return_inverse=True, return_counts=True)  # [N] and [W]
     order = generator.permutation(len(sizes))  # [W]
     before = np.cumsum(sizes[order]) - sizes[order]  # tokens chosen before this word has its turn
-    left = share * len(words) - before
+    left = mlm_probability * len(words) - before
     taken = np.zeros(len(sizes), dtype=bool)
     taken[order] = (left > 0) & (generator.random() * sizes[order] < left)
     return taken[word]
