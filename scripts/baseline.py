@@ -22,10 +22,9 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-from plainformer.recipes.constants import UNSPACED
 from plainformer.recipes.data_files import file_format, read_rows
 from plainformer.recipes.errors import DataError
-from plainformer.recipes.metrics import score_answers, score_entities
+from plainformer.recipes.metrics import UNSPACED, score_answers, score_entities
 
 STRENGTHS = (1, 4, 16)  # the inverse of the regularisation, `C` in scikit-learn
 

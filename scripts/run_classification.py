@@ -9,8 +9,6 @@ F1; for numbers mean squared error, Pearson's and Spearman's correlation. `predi
 --test_file. What the steps share with the other recipes is in plainformer.recipes.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

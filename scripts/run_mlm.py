@@ -11,8 +11,6 @@ every evaluation. The folder that comes out is a checkpoint for --model_name_or_
 share with the other recipes is in plainformer.recipes; rows and masks are made in its module masking.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +22,6 @@ from transformers import PreTrainedTokenizerFast, TrainingArguments
 from plainformer import PlainformerForMaskedLM
 from plainformer.recipes.arguments import DataArguments, ModelArguments, choose_metric, flag, parse_args
 from plainformer.recipes.columns import check_texts, find_column, read_column
-from plainformer.recipes.constants import IGNORE_INDEX
 from plainformer.recipes.data_files import count_blank_lines, file_format
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.masking import (
@@ -38,7 +35,7 @@ from plainformer.recipes.masking import (
     pack,
     tokenize_texts,
 )
-from plainformer.recipes.metrics import MASKED_LM_METRICS, score_masked, sum_up_rows
+from plainformer.recipes.metrics import IGNORE_INDEX, MASKED_LM_METRICS, score_masked, sum_up_rows
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits

@@ -10,8 +10,6 @@ not see is counted as O. `predictions.conll` has the tags of --test_file. What t
 in plainformer.recipes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +24,15 @@ from plainformer import PlainformerForTokenClassification
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
 from plainformer.recipes.checkpoints import trained_labels
 from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, read_column
-from plainformer.recipes.constants import IGNORE_INDEX
 from plainformer.recipes.errors import RecipeError
-from plainformer.recipes.metrics import OUTSIDE, are_entity_tags, score_entities, score_tags, tag_metric_names
+from plainformer.recipes.metrics import (
+    IGNORE_INDEX,
+    OUTSIDE,
+    are_entity_tags,
+    score_entities,
+    score_tags,
+    tag_metric_names,
+)
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits

@@ -10,8 +10,6 @@ question of --test_file, `nbest_predictions.json` the best ones. What the steps 
 plainformer.recipes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

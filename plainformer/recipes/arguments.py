@@ -1,7 +1,5 @@
 """The command line of a recipe: the flags that all recipes have, their defaults, and which of them go together."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import sys

@@ -1,7 +1,5 @@
 """What config.json of --model_name_or_path says: the task that the checkpoint was trained for, and the labels."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from transformers import PretrainedConfig, TrainingArguments

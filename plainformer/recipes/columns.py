@@ -1,7 +1,5 @@
 """Finding the columns of a recipe, checking what is in them, and naming the line of the file that is wrong."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice

@@ -4,8 +4,6 @@ A reader is a generator of `(line, row)`: the line, counted from 1, at which the
 dictionary. It stops at the first line that is not right. `read_rows` finds the reader by the format.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator
@@ -18,18 +16,8 @@ from datasets import Features, Sequence, Value
 from .errors import DataError
 
 EXTENSIONS = {
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".txt": "text",
-    ".text": "text",
-    ".parquet": "parquet",
-    ".conll": "conll",
-    ".conllu": "conll",
-    ".bio": "conll",
-    ".iob": "conll",
-    ".iob2": "conll",
+    **{".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".txt": "text", ".text": "text"},
+    **{".parquet": "parquet", **dict.fromkeys((".conll", ".conllu", ".bio", ".iob", ".iob2"), "conll")},
 }
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds

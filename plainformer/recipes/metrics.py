@@ -4,8 +4,6 @@ Every function returns figures by name. The names of a task's metrics stand besi
 the best model first.
 """
 
-from __future__ import annotations
-
 import re
 import string
 import unicodedata
@@ -24,7 +22,12 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
-from .constants import IGNORE_INDEX, UNSPACED
+IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
+# The characters of scripts that are written without spaces: Chinese, and Japanese with its kana.
+UNSPACED = (
+    r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
+    r"\U00020000-\U0003ffff"
+)
 
 # Classification of texts
 

@@ -1,7 +1,5 @@
 """Tokenizer and model: from a Plainformer or BERT checkpoint, or new ones."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable
 from typing import Any

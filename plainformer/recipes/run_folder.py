@@ -1,7 +1,5 @@
 """The folder of a run: `recipe.json` in it holds the settings and the status, and says whether a run is continued."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

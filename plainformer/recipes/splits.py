@@ -4,8 +4,6 @@ The order in a recipe: `load_data`, `find_column` for each column, the checks (t
 can be traced to its line), and then `cut`, which cuts off a validation set and takes samples.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import random
@@ -17,11 +15,11 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from .arguments import DataArguments
 from .columns import did_you_mean, read_column, source_of
-from .constants import SPLITS
 from .data_files import FORMATS, check_json_lines, file_format, json_layout, read_rows, text_features
 from .errors import DataError
 from .run_folder import Run
 
+SPLITS = ("train", "validation", "test")
 READERS = 2  # raise it when a reader reads the same file in another way: it is a part of the cache's key
 
 

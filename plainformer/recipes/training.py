@@ -1,7 +1,5 @@
 """Training, evaluating and predicting, and the end of the program, whether it is a result, an error or a signal."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What the tests of the recipes have in common: tiny models, data, runs that break off, and what a run leaves behind."""
+"""What the tests of the recipes have in common: tiny models, data, runs that break off, what a run leaves behind."""
 
 import csv
 import hashlib

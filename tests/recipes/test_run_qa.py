@@ -15,9 +15,6 @@ from helpers.recipes import (
     ROOT,
     SIZES,
     TINY,
-    assert_same_run,
-    crash,
-    fail_at,
     join_lines,
     make_questions,
     weights,
@@ -135,13 +132,6 @@ def test_no_answer_is_learned_too(run, tmp_path):
     assert all(json.loads((tmp_path / "brave" / "predictions.json").read_text()).values())
 
 
-def test_builds_every_variant(run, files, tmp_path, variant):
-    flags = [word for name, value in variant.items() for word in (f"--{name}", value)]
-    run(*files[:2], *TINY, *flags, "--max_steps", 1)
-    config = PlainformerForQuestionAnswering.from_pretrained(tmp_path / "out").config
-    assert {name: getattr(config, name) for name in variant} == variant
-
-
 def test_starts_from_bert(run, files, tmp_path, tokenizer):
     """From a classifier of five classes, whose number of labels is not that of start and end."""
     bert = tmp_path / "bert"
@@ -194,18 +184,6 @@ def test_evaluates_without_training(run, files, tmp_path):
         assert again[name] == metrics[name]
     cut = run(*files[:2], *TINY, "--validation_split_percentage", 25, "--max_steps", 1, out="cut")
     assert cut["eval_samples"] >= 6
-
-
-def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
-    plan = [*files, *TINY, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2]
-    plan += ["--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 3, "--logging_steps", 1]
-    run(*plan, out="straight")
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
-    run(*plan, "--resume_from_checkpoint", "true")
-    assert_same_run(tmp_path / "out", tmp_path / "straight")
 
 
 @TRAINER_DIVIDES_TWICE
