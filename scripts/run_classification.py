@@ -23,7 +23,15 @@ from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTok
 from plainformer import PlainformerForSequenceClassification
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args, refuse_label_smoothing
 from plainformer.recipes.checkpoints import checkpoint_config, trained_labels
-from plainformer.recipes.columns import as_labels, check_rows, check_texts, find_column, label_names, read_column
+from plainformer.recipes.columns import (
+    as_labels,
+    check_rows,
+    check_texts,
+    find_column,
+    label_names,
+    labelled_splits,
+    read_column,
+)
 from plainformer.recipes.errors import DataError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
@@ -99,10 +107,10 @@ def find_columns(data: DatasetDict, data_args: ClassificationArguments) -> tuple
     if len(given) > 2:
         raise DataError(f"--text_column_names {data_args.text_column_names}: give one column, or two of a pair.")
     texts = [find_column(data, data_args, "--text_column_names", name, TEXT_COLUMNS) for name in given or [None]]
-    labelled = [split for split in data if split != "test"]
+    labelled = labelled_splits(data)
     if not labelled:
         return texts, data_args.label_column_name or "label"
-    label = find_column(data, data_args, "--label_column_name", data_args.label_column_name, LABEL_COLUMNS, labelled)
+    label = find_column(labelled, data_args, "--label_column_name", data_args.label_column_name, LABEL_COLUMNS)
     return texts, label
 
 

@@ -23,7 +23,7 @@ from transformers import DataCollatorForTokenClassification, EvalPrediction, Pre
 from plainformer import PlainformerForTokenClassification
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
 from plainformer.recipes.checkpoints import trained_labels
-from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, read_column
+from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
 from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.metrics import (
     IGNORE_INDEX,
@@ -109,11 +109,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
     """The names of the columns of words and of tags. The test data may come without tags."""
     words = find_column(data, data_args, "--text_column_name", data_args.text_column_name, WORD_COLUMNS)
-    labelled = [split for split in data if split != "test"]
+    labelled = labelled_splits(data)
     if not labelled:
         usual = (name for name in TAG_COLUMNS if name in data["test"].features)
         return words, data_args.label_column_name or next(usual, TAG_COLUMNS[0])
-    tags = find_column(data, data_args, "--label_column_name", data_args.label_column_name, TAG_COLUMNS, labelled)
+    tags = find_column(labelled, data_args, "--label_column_name", data_args.label_column_name, TAG_COLUMNS)
     return words, tags
 
 

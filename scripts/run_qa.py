@@ -23,8 +23,15 @@ from scipy.special import softmax
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForQuestionAnswering
-from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args, refuse_label_smoothing
-from plainformer.recipes.columns import check_rows, check_texts, find_column, rows_message, where
+from plainformer.recipes.arguments import (
+    DataArguments,
+    check_at_least,
+    choose_metric,
+    flag,
+    parse_args,
+    refuse_label_smoothing,
+)
+from plainformer.recipes.columns import check_rows, check_texts, find_column, labelled_splits, rows_message, where
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
 from plainformer.recipes.models import load_model, load_tokenizer_for
@@ -57,7 +64,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     arguments = parse_args(QuestionArguments, argv, __doc__)
     run = open_run("run_qa", arguments, PlainformerForQuestionAnswering)
     _, data_args, training_args = arguments
-    check_settings(data_args)
+    check_at_least(data_args, 1, "n_best_size", "max_answer_length")
+    check_at_least(data_args, 0, "doc_stride")
     refuse_label_smoothing(training_args, "question answering")
     with_negative, answers = data_args.version_2_with_negative, data_args.answer_column_name
     choose_metric(data_args, training_args, [*ANSWER_METRICS, *(NEGATIVE_METRICS if with_negative else [])])
@@ -100,18 +108,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 # Checks
 
 
-def check_settings(data_args: QuestionArguments) -> None:
-    """Raise a RecipeError for numbers that cannot be meant."""
-    for name, least in (("n_best_size", 1), ("max_answer_length", 1), ("doc_stride", 0)):
-        value = getattr(data_args, name)
-        if value < least:
-            raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
-
-
 def find_columns(data: DatasetDict, data_args: QuestionArguments) -> tuple[str, str]:
     """The names of the columns of question and context, once all are known to be there; the test may lack answers."""
-    labelled = [split for split in data if split != "test"]
-    find_column(data, data_args, "--answer_column_name", data_args.answer_column_name, splits=labelled)
+    find_column(labelled_splits(data), data_args, "--answer_column_name", data_args.answer_column_name)
     question = find_column(data, data_args, "--question_column_name", data_args.question_column_name)
     return question, find_column(data, data_args, "--context_column_name", data_args.context_column_name)
 
@@ -151,8 +150,7 @@ def check_answers(data: DatasetDict, data_args: QuestionArguments) -> None:
             f"{column!r} has no answer. Remove these rows, or give --version_2_with_negative if it means that the "
             "text does not answer the question."
         )
-        labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
-        check_rows(labelled, data_args, [column], lambda value: not as_answers(value), problem)
+        check_rows(labelled_splits(data), data_args, [column], lambda value: not as_answers(value), problem)
     for split, rows in data.items():
         if column in rows.column_names:
             _check_starts(rows, split, data_args, column, context)
@@ -357,13 +355,13 @@ def find_answers(
 
 def best_spans(start: np.ndarray, end: np.ndarray, n_best: int, max_length: int) -> list[tuple[int, int]]:
     """The best pairs of one of the best starts and one of the best ends, best first; or else the best single token."""
-    starts, ends = np.argsort(-start)[:n_best], np.argsort(-end)[:n_best]
-    lengths = ends[None, :] - starts[:, None] + 1  # [starts, ends]
-    scores = np.where((lengths > 0) & (lengths <= max_length), start[starts][:, None] + end[ends][None, :], -np.inf)
+    first, last = np.argsort(-start)[:n_best], np.argsort(-end)[:n_best]
+    lengths = last[None, :] - first[:, None] + 1  # [n_best, n_best]
+    scores = np.where((lengths > 0) & (lengths <= max_length), start[first][:, None] + end[last][None, :], -np.inf)
     best = np.argsort(-scores, axis=None)[: min(n_best, np.isfinite(scores).sum())]
     if len(start) and not len(best):
         return [(int((start + end).argmax()),) * 2]
-    return [(int(starts[i]), int(ends[j])) for i, j in zip(*np.unravel_index(best, scores.shape), strict=True)]
+    return [(int(first[i]), int(last[j])) for i, j in zip(*np.unravel_index(best, scores.shape), strict=True)]
 
 
 def choose(

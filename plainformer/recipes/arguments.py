@@ -229,6 +229,14 @@ def _check_together(model_args: ModelArguments, data_args: DataArguments, traini
         raise RecipeError("--overwrite_output_dir is not supported, so that no run is lost: name another --output_dir.")
 
 
+def check_at_least(data_args: DataArguments, least: int, *names: str) -> None:
+    """Raise a RecipeError for arguments that are given and smaller."""
+    for name in names:
+        value = getattr(data_args, name)
+        if value is not None and value < least:
+            raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
+
+
 def choose_metric(data_args: DataArguments, training_args: TrainingArguments, names: Sequence[str]) -> None:
     """The metric that decides which model is the best, and which way is better, unless the user gave them.
 

@@ -31,14 +31,9 @@ def source_of(data_args: DataArguments, split: str) -> str:
 
 
 def find_column(
-    data: DatasetDict,
-    data_args: DataArguments,
-    flag: str,
-    given: str | None,
-    usual: Iterable[str] = (),
-    splits: Iterable[str] | None = None,
+    data: DatasetDict, data_args: DataArguments, flag: str, given: str | None, usual: Iterable[str] = ()
 ) -> str:
-    """The name of a column that every split (or each of `splits`) has.
+    """The name of a column that every split has.
 
     Args:
         flag: what chooses the column, for the message: `"--label_column_name"`.
@@ -47,8 +42,8 @@ def find_column(
     Raises:
         DataError: there is no such column; the message has those that are there, and the nearest name.
     """
-    for split in data if splits is None else splits:
-        names = data[split].column_names
+    for split, rows in data.items():
+        names = rows.column_names
         if given is None:
             given = next((name for name in usual if name in names), None)
         if given is None:
@@ -62,6 +57,11 @@ def find_column(
                 f"{did_you_mean(given, names)}"
             )
     return given
+
+
+def labelled_splits(data: DatasetDict) -> DatasetDict:
+    """The splits that must have labels: all but the test split."""
+    return DatasetDict({split: rows for split, rows in data.items() if split != "test"})
 
 
 def read_column(rows: Dataset, column: str) -> Iterator[Any]:
@@ -140,9 +140,8 @@ def label_names(
     Raises:
         DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
     """
-    labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
     problem = f"{column!r} is empty. Label these rows or remove them."
-    check_rows(labelled, data_args, [column], _is_unlabelled, problem)
+    check_rows(labelled_splits(data), data_args, [column], _is_unlabelled, problem)
     if known is not None:
         names = list(known)
     else:

@@ -13,7 +13,7 @@ from typing import Any
 
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value, load_dataset
 
-from .arguments import DataArguments
+from .arguments import DataArguments, check_at_least
 from .columns import did_you_mean, read_column, source_of
 from .data_files import FORMATS, check_json_lines, file_format, json_layout, read_rows, text_features
 from .errors import DataError
@@ -74,10 +74,9 @@ def _check_arguments(data_args: DataArguments) -> None:
             f"--validation_split_percentage {percentage} and --validation_file {data_args.validation_file} are given: "
             "leave out one of the two."
         )
-    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples", "early_stopping_patience"):
-        value = getattr(data_args, name)
-        if value is not None and value < 1:
-            raise DataError(f"--{name} {value}: give a whole number of at least 1, or leave it out.")
+    check_at_least(
+        data_args, 1, "max_train_samples", "max_eval_samples", "max_predict_samples", "early_stopping_patience"
+    )
 
 
 # Loading
