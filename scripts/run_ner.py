@@ -223,15 +223,13 @@ def report_unseen(sentences: Iterable[list[str]], starts: Iterable[list[int]], s
         VANISHED: "of which the tokenizer leaves nothing",
         CUT: f"beyond {run.data_args.max_seq_length} tokens (--max_seq_length)",
     }
-    parts = (f"{len(found)} {reasons[why]}: {name_words(found)}" for why, found in unseen.items() if found)
+    parts = []
+    for why, found in unseen.items():
+        distinct = [repr(word) for word in dict.fromkeys(found)]
+        if found:
+            parts.append(f"{len(found)} {reasons[why]}: {', '.join(distinct[:3])}{', ...' * (len(distinct) > 3)}")
     effect = "not learned" if split == "train" else f"tagged {OUTSIDE}"
     run.say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}")
-
-
-def name_words(words: list[str]) -> str:
-    """The first three different words, quoted."""
-    distinct = list(dict.fromkeys(words))
-    return ", ".join(map(repr, distinct[:3])) + (", ..." if len(distinct) > 3 else "")
 
 
 # 6. and 7. Measure and write

@@ -1,7 +1,7 @@
 """Finding the columns of a recipe, checking what is in them, and naming the line of the file that is wrong."""
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator
+from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
@@ -73,17 +73,14 @@ def read_column(rows: Dataset, column: str) -> Iterator[Any]:
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
     """` Did you mean 'label'?`, or nothing where no name is near."""
-    close = _near(name, names)
+    close = get_close_matches(name, list(names), n=1)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _near(name: str, names: Iterable[str]) -> list[str]:
-    return difflib.get_close_matches(name, list(names), n=1)
-
-
 def _misspelt(names: Iterable[str], usual: Iterable[str]) -> str:
-    """The first of `names` that looks like a misspelt one of `usual`."""
-    return next((f" Is {name!r} meant as {close[0]!r}?" for name in names if (close := _near(name, usual))), "")
+    """` Is 'lable' meant as 'label'?`, of the first of `names` that is near to one of `usual`."""
+    pairs = ((name, get_close_matches(name, list(usual), n=1)) for name in names)
+    return next((f" Is {name!r} meant as {close[0]!r}?" for name, close in pairs if close), "")
 
 
 # Checks

@@ -20,6 +20,7 @@ EXTENSIONS = {
     **{".parquet": "parquet", **dict.fromkeys((".conll", ".conllu", ".bio", ".iob", ".iob2"), "conll")},
 }
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
+DELIMITERS = {"csv": ",", "tsv": "\t"}
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
 
 Row = dict[str, Any]
@@ -41,7 +42,9 @@ def read_rows(kind: str, path: str) -> Rows:
     """The rows of a file that is not Parquet; for a JSON file that is no JSON lines, the record instead of the line."""
     if kind == "json":
         return read_json_lines(path) if json_layout(path) == "lines" else read_json(path)
-    return {"csv": read_csv, "tsv": read_tsv, "text": read_text, "conll": read_conll}[kind](path)
+    if kind in DELIMITERS:
+        return read_csv(path, DELIMITERS[kind])
+    return {"text": read_text, "conll": read_conll}[kind](path)
 
 
 def text_features(kind: str, path: str) -> Features | None:
@@ -50,8 +53,8 @@ def text_features(kind: str, path: str) -> Features | None:
     A CSV file says nothing about types. Guessed ones depend on the rest of the column: a review "1984" would be a
     number, and the label "NA" a missing value.
     """
-    if kind in ("csv", "tsv"):
-        return Features({name: Value("string") for name in _csv_header(path, "\t" if kind == "tsv" else ",")})
+    if kind in DELIMITERS:
+        return Features({name: Value("string") for name in _csv_header(path, DELIMITERS[kind])})
     if kind == "text":
         return Features({"text": Value("string")})
     if kind == "conll":
@@ -63,8 +66,8 @@ def text_features(kind: str, path: str) -> Features | None:
 # CSV and TSV
 
 
-def read_csv(path: str, delimiter: str = ",") -> Rows:
-    """A CSV file with a header. A quoted field may span lines."""
+def read_csv(path: str, delimiter: str) -> Rows:
+    """A CSV or TSV file with a header. A quoted field may span lines."""
     csv.field_size_limit(MAX_FIELD)
     header = _csv_header(path, delimiter)
     reader = csv.reader((text for _, text in numbered_lines(path)), delimiter=delimiter, strict=True)
@@ -86,11 +89,6 @@ def read_csv(path: str, delimiter: str = ",") -> Rows:
         raise DataError(
             f"{path}, line {line}: {error}. Put a field that holds a quote in double quotes, and write the quote twice."
         ) from error
-
-
-def read_tsv(path: str) -> Rows:
-    """As `read_csv`, with tabs."""
-    return read_csv(path, "\t")
 
 
 def _csv_header(path: str, delimiter: str) -> list[str]:

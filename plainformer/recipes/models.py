@@ -9,7 +9,6 @@ import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..bert_conversion import BERT_CLASSES, from_bert
-from ..configuration_plainformer import PlainformerConfig
 from ..positions_plainformer import POSITION_KINDS
 from ..tokenization_plainformer import load_tokenizer, train_tokenizer
 from .arguments import ARCHITECTURE, ModelArguments
@@ -61,9 +60,14 @@ def load_model(
     fields = {**run.model_args.chosen(ADJUSTABLE), **config_fields}
     if labels is not None:
         fields |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
-    make = _from_checkpoint if run.model_args.model_name_or_path else _from_scratch
+    model_class = run.model_class
+    if run.model_args.bert_baseline:
+        model_class = getattr(transformers, BERT_CLASSES[model_class.__name__])
     try:
-        model = make(run.model_args, run.model_class, tokenizer, fields)
+        if run.model_args.model_name_or_path:
+            model = _from_checkpoint(run.model_args, model_class, fields)
+        else:
+            model = _from_scratch(run.model_args, model_class, tokenizer, fields)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(str(error)) from error
     if len(tokenizer) > model.config.vocab_size:
@@ -81,17 +85,10 @@ def load_model(
 def _from_scratch(model_args: ModelArguments, model_class: type, tokenizer: Any, fields: dict[str, Any]):
     fields = {**model_args.chosen(ARCHITECTURE), **fields}
     fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    config = PlainformerConfig(**fields)
-    if not model_args.bert_baseline:
-        return model_class(config)
-    return _bert_class(model_class)(transformers.BertConfig(**fields))
+    return model_class(model_class.config_class(**fields))
 
 
-def _bert_class(model_class: type) -> type:
-    return getattr(transformers, BERT_CLASSES[model_class.__name__])
-
-
-def _from_checkpoint(model_args: ModelArguments, model_class: type, tokenizer: Any, fields: dict[str, Any]):
+def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict[str, Any]) -> PreTrainedModel:
     source, hub = model_args.model_name_or_path, model_args.hub_options()
     old = checkpoint_config(model_args)
     kind, is_baseline = old.get("model_type"), model_args.bert_baseline
@@ -109,7 +106,6 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, tokenizer: A
     if kind == "bert" and not is_baseline:
         model = from_bert(source, model_class, **hub, **fields)
     else:
-        model_class = _bert_class(model_class) if is_baseline else model_class
         model = model_class.from_pretrained(source, ignore_mismatched_sizes=True, dtype=torch.float32, **hub, **fields)
     if "label2id" in fields and not keeps_head and hasattr(model, "classifier"):
         # Weights of a classifier mean nothing for other labels, not even where their number is the same.

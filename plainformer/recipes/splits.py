@@ -106,7 +106,9 @@ def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> D
     if kind == "parquet" or (kind == "json" and json_layout(path) == "lines"):
         return _load_with_datasets(kind, path, cache_dir)
     # A cached dataset is found again by these arguments, and a file that was changed has another stamp.
-    arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": _stamp(path)}
+    status = os.stat(path)
+    stamp = (status.st_size, status.st_mtime_ns, READERS)
+    arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": stamp}
     if next(_rows_for_cache(kind, path, ()), None) is None:
         raise DataError(f"{path} holds no rows: give a file with data in it.")
     features = text_features(kind, path)
@@ -127,11 +129,6 @@ def check_file(path: str, flag: str) -> None:
         raise DataError(f"{flag} {path} is a folder: give a file.")
     if os.path.getsize(path) == 0:
         raise DataError(f"{flag} {path} is empty: give a file with data in it.")
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    status = os.stat(path)
-    return status.st_size, status.st_mtime_ns, READERS
 
 
 def _rows_for_cache(kind: str, path: str, stamp: tuple[int, ...]) -> Iterator[dict]:

@@ -67,6 +67,12 @@ def run(tmp_path):
     return in_process(main, tmp_path)
 
 
+def test_importing_plainformer_imports_no_recipe():
+    code = "import plainformer, sys; print([name for name in sys.modules if name.startswith('plainformer.recipes')])"
+    command = [sys.executable, "-c", code]
+    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip() == "[]"
+
+
 # Training
 
 
