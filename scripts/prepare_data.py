@@ -305,7 +305,7 @@ def ask(number: int, words: Words) -> Iterator[dict[str, Any]]:
             }
 
 
-# ---- what all sources share
+# ---- what all sources use
 
 
 def package_folder(module: str, package: str | None = None) -> Path:

@@ -42,7 +42,7 @@ from plainformer.recipes.splits import cut, map_splits, read_splits
 from plainformer.recipes.training import launch, make_trainer, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "content", "review")
-AT_ONCE = 2000  # documents that share rows: more fill them a little better and need more memory
+AT_ONCE = 2000  # documents that fill rows together: more fill them a little better and need more memory
 SAMPLE = 1000  # rows in which the masked tokens are counted
 
 

@@ -248,15 +248,9 @@ def make_tokenize(
     answer_column = data_args.answer_column_name
 
     def tokenize(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows[question],
-            rows[context],
-            truncation="only_second",
-            max_length=length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
+        options = {"truncation": "only_second", "max_length": length, "stride": stride}
+        options |= {"return_overflowing_tokens": True, "return_offsets_mapping": True}
+        encoded = tokenizer(rows[question], rows[context], **options)
         owners, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
         columns = {**encoded, "row": [numbers[owner] for owner in owners], "first": [], "offsets": []}
         for window, spans in enumerate(offsets):
@@ -266,11 +260,10 @@ def make_tokenize(
         if answer_column in rows:
             answers = [as_answers(rows[answer_column][owner]) for owner in owners]
             edges = [None, *owners, None]
+            tokens = zip(answers, columns["offsets"], columns["first"], strict=True)
             spans = [
-                find_span(answer, offsets, first, edges[i] != owners[i], edges[i + 2] != owners[i])
-                for i, (answer, offsets, first) in enumerate(
-                    zip(answers, columns["offsets"], columns["first"], strict=True)
-                )
+                find_span(*of_window, edges[i] != owners[i], edges[i + 2] != owners[i])
+                for i, of_window in enumerate(tokens)
             ]
             columns["start_positions"] = [elsewhere if span is None else span[0] for span in spans]
             columns["end_positions"] = [elsewhere if span is None else span[1] for span in spans]

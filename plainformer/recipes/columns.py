@@ -138,7 +138,7 @@ def label_names(
         DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
     """
     problem = f"{column!r} is empty. Label these rows or remove them."
-    check_rows(labelled_splits(data), data_args, [column], _is_unlabelled, problem)
+    check_rows(labelled_splits(data), data_args, [column], _lacks_label, problem)
     if known is not None:
         names = list(known)
     else:
@@ -153,8 +153,8 @@ def label_names(
     return names
 
 
-def _is_unlabelled(label: Any) -> bool:
-    return any(map(_is_unlabelled, label)) if isinstance(label, list) else not as_labels(label)
+def _lacks_label(label: Any) -> bool:
+    return any(map(_lacks_label, label)) if isinstance(label, list) else not as_labels(label)
 
 
 def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: list[str], whose: str) -> None:

@@ -17,6 +17,7 @@ import importlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from multiprocessing.sharedctypes import RawValue
 
 import numpy as np
 import torch
@@ -219,15 +220,15 @@ class EpochClock(TrainerCallback):
     """
 
     def __init__(self) -> None:
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        self._epoch = RawValue("q", 0)
 
     @property
     def epoch(self) -> int:
-        return int(self._epoch)
+        return self._epoch.value
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch.fill_(epoch)
+        self._epoch.value = epoch
 
     def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         self.epoch = int(state.epoch or 0)  # 1.5 where a run is resumed in the middle of its second epoch

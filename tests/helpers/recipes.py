@@ -156,8 +156,8 @@ def make_questions(count: int, seed: int = 0, unanswered: int = 0) -> list[dict]
         before, after = (draw.choices(NOUNS, k=draw.randint(*size)) for size in ((0, 18), (1, 8)))
         answers = [f"king {draw.choice(NAMES)}"] * (number < count - unanswered)
         context = " ".join([*before, *answers, *after])
-        places = {"text": answers, "answer_start": [context.index(answer) for answer in answers]}
-        rows.append({"id": f"q{number}", "question": "who wins?", "context": context, "answers": places})
+        spans = {"text": answers, "answer_start": [context.index(answer) for answer in answers]}
+        rows.append({"id": f"q{number}", "question": "who wins?", "context": context, "answers": spans})
     return rows
 
 

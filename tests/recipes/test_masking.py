@@ -81,7 +81,7 @@ def test_a_segmenter_may_leave_out_spaces_and_more(tokenizer):
     assert [len(word) for word in words] == [2, 2, 1, 1]
 
 
-def test_a_real_segmenter(tokenizer):
+def test_a_segmenter_of_a_package(tokenizer):
     words = words_of("我们喜欢北京的天气", tokenizer, load_segmenter("snownlp.seg:seg"))
     assert [len(word) for word in words] == [2, 2, 2, 1, 2]
 
@@ -129,7 +129,7 @@ def test_rows_are_full_and_hold_each_document_once():
     assert rows == pack(documents, 64)
 
 
-def test_a_long_document_is_cut_into_pieces_with_both_ends():
+def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
     long = [101, *range(1000, 1100), 102]
     rows = pack([long, [101, 7, 102], [101, 102]], 32, [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]])
     parts = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]

@@ -142,7 +142,7 @@ def test_entities_of_several_words(line, found):
     assert [tag[2:] for tag in prepare_data.entity_tags(words) if tag[:1] == "B"] == begins
 
 
-def test_answers_are_where_they_are_said_to_be(prepared):
+def test_answers_are_at_their_starts(prepared):
     ids = []
     for rows in prepared(QA).splits.values():
         assert {row["question"] for row in rows} == set(prepare_data.QUESTIONS.values())

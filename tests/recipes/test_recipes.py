@@ -1,4 +1,4 @@
-"""What the recipes share, through the classification recipe: data in, errors before training, resuming, results out."""
+"""What the recipes have in common, through the classification recipe: data in, errors before training, resuming, results out."""
 
 import csv
 import functools
@@ -131,7 +131,7 @@ def test_a_new_position_kind_is_accepted(run, files, tmp_path, monkeypatch):
     assert PlainformerConfig.from_pretrained(tmp_path / "out").position_embedding_type == "toy"
 
 
-def test_a_copied_recipe_runs_from_an_empty_folder(files, tmp_path):
+def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
     """Where plainformer is installed, one file is enough."""
     folder = tmp_path / "empty"
     folder.mkdir()

@@ -261,7 +261,7 @@ def test_place_of_an_answer_between_neighbours():
     assert find_span([("中", 1)], [[0, 1], [1, 2], [2, 3]], 1, True, True) == (2, 2)
 
 
-def test_unlabelled_windows_say_so(run, tmp_path, capsys):
+def test_windows_without_an_answer_are_reported(run, tmp_path, capsys):
     rows = make_questions(6)
     rows[0]["context"] = "king " + "film " * 12 + "ada"
     rows[0]["answers"] = {"text": [rows[0]["context"]], "answer_start": [0]}  # longer than any window

@@ -1,4 +1,4 @@
-"""What every recipe can do: several processes, bfloat16 with recomputed activations, logs, a folder to share."""
+"""What every recipe can do: several processes, bfloat16 with recomputed activations, logs, a folder to upload."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_two_processes_train_as_one(files, tmp_path):
             assert together[key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-4), (name, key)
 
 
-def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch, capsys):
+def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch, capsys):
     """In bfloat16, with recomputed activations, accumulated gradients and logs; then opened by a stranger."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
