@@ -294,7 +294,8 @@ def test_masks_do_not_depend_on_the_workers(tokenizer, workers):
 
 def test_masks_are_the_same_in_another_process(tokenizer):
     code = (
-        "import sys; sys.path.insert(0, sys.argv[2])\n"
+        "import sys; sys.path.insert(0, sys.argv[2]); import plainformer\n"
+        "assert not any(name.startswith('plainformer.recipes') for name in sys.modules)\n"
         "from helpers.recipes import fingerprint, make_packed_rows\n"
         "from plainformer.recipes.masking import MaskingCollator\n"
         "from plainformer.tokenization_plainformer import load_tokenizer\n"

@@ -1,4 +1,4 @@
-"""What the recipes have in common, through the classification recipe: data in, errors before training, resuming, results out."""
+"""What the recipes have in common, through run_classification: data in, errors before training, resuming, results."""
 
 import csv
 import functools
@@ -65,12 +65,6 @@ def files(tmp_path):
 def run(tmp_path):
     """The recipe with these flags, in this process; its cache is the test's own."""
     return in_process(main, tmp_path)
-
-
-def test_importing_plainformer_imports_no_recipe():
-    code = "import plainformer, sys; print([name for name in sys.modules if name.startswith('plainformer.recipes')])"
-    command = [sys.executable, "-c", code]
-    assert subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout.strip() == "[]"
 
 
 # Training
