@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import prepare_data
 import pytest
 import run_classification
 import torch
@@ -915,7 +916,8 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     assert blocks[0] == "python scripts/prepare_data.py rotten_tomatoes\n"
-    subprocess.run([sys.executable, ROOT / "scripts" / "prepare_data.py", "rotten_tomatoes"], check=True)
+    monkeypatch.setattr(sys, "argv", ["prepare_data.py", "rotten_tomatoes"])
+    prepare_data.main()
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []
