@@ -10,25 +10,23 @@ train.csv     tf-idf of words and pairs of words (of characters, where the texts
 train.conll   each token's most frequent tag, the most frequent of all for a new token: precision, recall and F1 of
               whole entities, or of whole words where the tags are B, M, E and S
 train.json    the entry of the answers to the same question in training that stands in the text, the most frequent one;
-              where none does, the most frequent answer: exact match and F1 of characters
+              where none does, the most frequent answer: exact match and F1 in percent, as run_qa.py measures them
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import re
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from typing import Any
 
-CHINESE = re.compile("[\u4e00-\u9fff]")
+from plainformer.recipes.data_files import file_format, read_rows
+from plainformer.recipes.errors import DataError
+from plainformer.recipes.metrics import UNSPACED, score_answers, score_entities
+
 STRENGTHS = (1, 4, 16)  # the inverse of the regularisation, `C` in scikit-learn
-# What seqeval knows, for the tags of segmentation.
-SEQEVAL_TAGS = {"B": "B-WORD", "M": "I-WORD", "E": "E-WORD", "S": "S-WORD"}
-
-Sentence = tuple[list[str], list[str]]  # tokens, tags
 
 
 def main() -> None:
@@ -37,12 +35,20 @@ def main() -> None:
     folder = parser.parse_args().folder
     for extension, baseline in (("csv", classify), ("conll", tag), ("json", answer)):
         if (folder / f"train.{extension}").exists():
-            print(baseline(folder))
+            try:
+                print(baseline(folder))
+            except (DataError, OSError) as error:
+                sys.exit(f"error: {error}")
             return
     sys.exit(f"error: {folder} holds none of train.csv, train.conll, train.json: make it with prepare_data.py")
 
 
-# ---- classification
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file."""
+    return [row for _, row in read_rows(file_format(str(path)), str(path))]
+
+
+# Classification
 
 
 def classify(folder: Path) -> str:
@@ -50,9 +56,10 @@ def classify(folder: Path) -> str:
     from sklearn.linear_model import LogisticRegression
 
     (train, labels), (valid, valid_labels), (test, test_labels) = (
-        read_csv(folder / f"{name}.csv") for name in ("train", "validation", "test")
+        zip(*((row["text"], row["label"]) for row in read(folder / f"{name}.csv")), strict=True)
+        for name in ("train", "validation", "test")
     )
-    unit = "char" if is_chinese(train) else "word"
+    unit = "char" if is_unspaced(train) else "word"
     vectorizer = TfidfVectorizer(analyzer=unit, ngram_range=(1, 2), sublinear_tf=True)
     features = vectorizer.fit_transform(train)
     models = [LogisticRegression(C=strength, max_iter=1000).fit(features, labels) for strength in STRENGTHS]
@@ -66,79 +73,49 @@ def classify(folder: Path) -> str:
     )
 
 
-def read_csv(path: Path) -> tuple[list[str], list[str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    return [row["text"] for row in rows], [row["label"] for row in rows]
-
-
-def is_chinese(texts: list[str]) -> bool:
+def is_unspaced(texts: tuple[str, ...]) -> bool:
+    """Whether the texts are Chinese or Japanese."""
     sample = "".join(texts[:100])
-    return len(CHINESE.findall(sample)) > len(sample) / 4
+    return len(re.findall(f"[{UNSPACED}]", sample)) > len(sample) / 4
 
 
-# ---- tags
+# Tags
 
 
 def tag(folder: Path) -> str:
-    from seqeval.metrics import f1_score, precision_score, recall_score
-
-    train, test = (read_conll(folder / f"{name}.conll") for name in ("train", "test"))
+    train, test = (read(folder / f"{name}.conll") for name in ("train", "test"))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for tokens, tags in train:
-        for token, label in zip(tokens, tags, strict=True):
+    for row in train:
+        for token, label in zip(row["tokens"], row["tags"], strict=True):
             counts[token][label] += 1
     usual = {token: count.most_common(1)[0][0] for token, count in counts.items()}
     commonest = sum(counts.values(), Counter()).most_common(1)[0][0]
-    told = [[for_seqeval(label) for label in tags] for _, tags in test]
-    guessed = [[for_seqeval(usual.get(token, commonest)) for token in tokens] for tokens, _ in test]
-    precision, recall, f1 = (score(told, guessed) for score in (precision_score, recall_score, f1_score))
+    predictions = [[usual.get(token, commonest) for token in row["tokens"]] for row in test]
+    scores = score_entities([row["tags"] for row in test], predictions)
     return (
-        f"precision {precision:.3f}, recall {recall:.3f}, F1 {f1:.3f} on {len(test):,} rows: "
-        "each token's most frequent tag"
+        f"precision {scores['precision']:.3f}, recall {scores['recall']:.3f}, F1 {scores['f1']:.3f} on "
+        f"{len(test):,} rows: each token's most frequent tag"
     )
 
 
-def read_conll(path: Path) -> list[Sentence]:
-    blocks = path.read_text(encoding="utf-8").strip("\n").split("\n\n")
-    rows = [[line.split("\t") for line in block.split("\n")] for block in blocks]
-    return [([token for token, _ in row], [label for _, label in row]) for row in rows]
-
-
-def for_seqeval(label: str) -> str:
-    return SEQEVAL_TAGS.get(label, label)
-
-
-# ---- questions
+# Questions
 
 
 def answer(folder: Path) -> str:
-    train, test = (read_json_lines(folder / f"{name}.json") for name in ("train", "test"))
+    train, test = (read(folder / f"{name}.json") for name in ("train", "test"))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in train:
         counts[row["question"]][row["answers"]["text"][0]] += 1
     ranked = {question: [text for text, _ in count.most_common()] for question, count in counts.items()}
-    scores = []
+    predictions = []
     for row in test:
         known = ranked[row["question"]]
-        guess = next((text for text in known if text in row["context"]), known[0])
-        scores.append(score_answer(guess, row["answers"]["text"]))
-    exact, f1 = (100 * sum(column) / len(scores) for column in zip(*scores, strict=True))
-    return f"exact match {exact:.1f}, F1 {f1:.1f} on {len(test):,} questions: the most frequent answer in the text"
-
-
-def read_json_lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.open(encoding="utf-8")]
-
-
-def score_answer(guess: str, answers: list[str]) -> tuple[float, float]:
-    """Exact match and F1 of the characters in common, the best over the answers."""
-    return max((float(guess == text), character_f1(guess, text)) for text in answers)
-
-
-def character_f1(guess: str, text: str) -> float:
-    common = (Counter(guess) & Counter(text)).total()
-    return 2 * common / (len(guess) + len(text))
+        predictions.append(next((text for text in known if text in row["context"]), known[0]))
+    scores = score_answers(predictions, [row["answers"]["text"] for row in test])
+    return (
+        f"exact match {scores['exact_match']:.1f}, F1 {scores['f1']:.1f} on {len(test):,} questions: the most frequent "
+        "answer in the text"
+    )
 
 
 if __name__ == "__main__":

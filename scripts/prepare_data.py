@@ -40,14 +40,12 @@ from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import Any
 
+from plainformer.recipes.errors import DataError
+
 MARKER = "prepared.json"  # tells a folder of ours from somebody else's
 SEED = 0  # of every shuffle and split
 
 Splits = dict[str, list[dict[str, Any]]]  # "train", "validation", "test" -> rows
-
-
-class DataError(ValueError):
-    """Something that the person who runs the script can put right."""
 
 
 @dataclass
@@ -307,7 +305,7 @@ def ask(number: int, words: Words) -> Iterator[dict[str, Any]]:
             }
 
 
-# ---- what all sources share
+# ---- what all sources use
 
 
 def package_folder(module: str, package: str | None = None) -> Path:

@@ -7,148 +7,98 @@ The data is CoNLL (a word a line, its tag last), or JSON lines or Parquet with a
 such as B-PER, I-PER and O, or B, M, E and S, are measured by whole entities: precision, recall and F1, and accuracy by
 words. Other tags are measured one by one: accuracy and macro F1. All words of a file count: a word that the model does
 not see is counted as O. `predictions.conll` has the tags of --test_file. What the steps share with the other recipes is
-in recipe.py and recipe_data.py.
+in plainformer.recipes.
 """
 
-from __future__ import annotations
-
-import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from datasets import DatasetDict
-from recipe import (
-    OrderedTrainer,
-    RecipeError,
-    Run,
-    callbacks,
-    check_length,
-    check_trained,
-    choose_metric,
-    drop_missing_labels,
-    evaluate,
-    launch,
-    load_model,
-    load_tokenizer_for,
-    map_rows,
-    open_run,
-    parse_args,
-    predict,
-    say,
-    splits_needed,
-    train,
-    trained_labels,
-)
-from recipe_data import (
-    UNLABELLED,
-    DataArguments,
-    as_labels,
-    check_rows,
-    cut,
-    find_column,
-    label_names,
-    load_data,
-    read_column,
-)
-from seqeval.metrics.sequence_labeling import classification_report as entity_report
-from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-from sklearn.metrics import accuracy_score
-from sklearn.metrics import classification_report as tag_report
 from tokenizers import Encoding
 from torch import Tensor
 from transformers import DataCollatorForTokenClassification, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForTokenClassification
+from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
+from plainformer.recipes.checkpoints import trained_labels
+from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
+from plainformer.recipes.errors import RecipeError
+from plainformer.recipes.metrics import (
+    IGNORE_INDEX,
+    OUTSIDE,
+    are_entity_tags,
+    score_entities,
+    score_tags,
+    tag_metric_names,
+)
+from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.run_folder import Run, open_run
+from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
+from plainformer.recipes.training import Measure, launch, make_trainer, train_and_evaluate
 
 WORD_COLUMNS = ("tokens", "words", "text", "sentence")
 TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "upos", "labels")
-OUTSIDE = "O"  # the tag of a word of no entity
-ENTITY_TAG = re.compile("(?P<place>[BIMELUS])(-(?P<kind>.+))?")
-# seqeval knows B, I, E and S; others write the same with M for I, or L for E and U for S.
-SEQEVAL_PLACES = {"M": "I", "L": "E", "U": "S"}
-VANISHED, CUT = -1, -2  # in the place of a word's first piece: the tokenizer leaves nothing of it; it is too far back
-EACH = {"precision": "precision", "recall": "recall", "f1": "f1-score", "number": "support"}  # as reports name them
+VANISHED, CUT = -1, -2  # instead of the index of a word's first piece: the tokenizer leaves none; it is too far back
 
 
 @dataclass
 class NerArguments(DataArguments):
     """The data of a tagger."""
 
-    text_column_name: str | None = field(default=None, metadata={"help": "The column of the words, a list."})
-    label_column_name: str | None = field(default=None, metadata={"help": "The column of their tags, a list."})
-    label_all_tokens: bool = field(
-        default=False, metadata={"help": "Train every piece of a word with its tag, not the first alone."}
-    )
-    return_entity_level_metrics: bool = field(
-        default=False, metadata={"help": "Precision, recall and F1 of each kind of entity (of each tag) as well."}
+    text_column_name: str | None = flag("The column of the words, a list.")
+    label_column_name: str | None = flag("The column of their tags, a list.")
+    label_all_tokens: bool = flag("Train every piece of a word with its tag, not the first alone.", False)
+    return_entity_level_metrics: bool = flag(
+        "Precision, recall and F1 of each kind of entity (of each tag) as well.", False
     )
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
-    model_args, data_args, training_args = parse_args(NerArguments, argv, __doc__)
-    check_trained(model_args, training_args, PlainformerForTokenClassification)
-    run = open_run("run_ner", model_args, data_args, training_args)
+    arguments = parse_args(NerArguments, argv, __doc__)
+    run = open_run("run_ner", arguments, PlainformerForTokenClassification)
+    model_args, data_args, training_args = arguments
 
-    # 2. Data: read, checked as a whole, cut
-    data = load_data(data_args, splits_needed(training_args), model_args.cache_dir)
+    # 2. Data: read, checked as a whole
+    data = read_splits(run)
     words, tags = find_columns(data, data_args)
     data = drop_missing_labels(data, tags, lambda value: not as_labels(value), run)
     check_sentences(data, data_args, words, tags)
 
-    # 3. Labels, and with them how to measure
+    # 3. Labels, and with them how to measure; then the rows that are used
     names = label_names(data, data_args, tags, None if training_args.do_train else trained_labels(model_args))
-    choose_metric(data_args, training_args, metric_names(names, data_args))
+    choose_metric(data_args, training_args, tag_metric_names(names, data_args.return_entity_level_metrics))
+    run.say(f"{'entities' if are_entity_tags(names) else 'tags, each by itself'}: {', '.join(names[:20])}")
     data = cut(data, data_args, training_args.seed, same=[words])
 
     # 4. Tokenizer and model
-    corpus = (" ".join(sentence) for column in [words] for sentence in read_column(data["train"], column))
-    tokenizer = load_tokenizer_for(model_args, run, corpus)
+    tokenizer = load_tokenizer_for(run, lambda: map(" ".join, read_column(data["train"], words)))
     check_tokenizer(tokenizer)
-    model = load_model(model_args, PlainformerForTokenClassification, tokenizer, names)
-    check_length(model, data_args)
-    say(f"{'entities' if are_entity_tags(names) else 'tags, each by itself'}: {', '.join(names[:20])}", run)
-    say(f"{type(model).__name__}, {model.num_parameters():,} parameters", run)
+    model = load_model(run, tokenizer, names)
 
     # 5. Token ids, labels, and where each word begins
-    encode = make_encoder(tokenizer, data_args, words, tags, model)
-    encoded = {split: map_rows(rows, encode, data_args, training_args, split) for split, rows in data.items()}
-    starts = {split: rows["word_starts"] for split, rows in encoded.items()}
-    encoded = {split: rows.remove_columns("word_starts") for split, rows in encoded.items()}
+    inputs = map_splits(data, make_tokenize(tokenizer, data_args, words, tags, model), run)
+    starts = {split: rows["word_starts"] for split, rows in inputs.items()}
+    inputs = {split: rows.remove_columns("word_starts") for split, rows in inputs.items()}
     for split, rows in data.items():
-        report_unseen(rows[words], starts[split], split, data_args, run)
+        report_unseen(rows[words], starts[split], split, run)
     measures = {
-        split: make_measure(model, rows[tags], starts[split], data_args)
+        split: make_measure(model, rows[tags], starts[split], data_args.return_entity_level_metrics)
         for split, rows in data.items()
         if tags in rows.features
     }
 
-    # 6. Train
-    trainer = OrderedTrainer(
-        model=model,
-        args=training_args,
-        train_dataset=encoded.get("train"),
-        eval_dataset=encoded.get("validation"),
-        processing_class=tokenizer,
-        data_collator=DataCollatorForTokenClassification(tokenizer),
-        compute_metrics=measures.get("validation"),
-        preprocess_logits_for_metrics=best_tags,
-        callbacks=callbacks(data_args),
-    )
-    metrics = {}
-    if training_args.do_train:
-        metrics |= train(trainer, run)
+    # 6. Train, evaluate and predict
+    collator = DataCollatorForTokenClassification(tokenizer)
+    options = {"data_collator": collator, "preprocess_logits_for_metrics": best_tags}
+    trainer = make_trainer(run, model, tokenizer, inputs, measures, **options)
+    metrics, label_ids = train_and_evaluate(run, trainer, inputs, measures)
 
-    # 7. Evaluate and predict
-    if training_args.do_eval:
-        metrics |= evaluate(trainer, run, encoded["validation"])
-    if training_args.do_predict:
-        trainer.compute_metrics = measures.get("test")
-        output = predict(trainer, run, encoded["test"])
-        write_predictions(run, data["test"][words], read_tags(model, output.predictions, starts["test"]))
+    # 7. Write the predictions
+    if label_ids is not None:
+        write_predictions(run, data["test"][words], read_tags(model, label_ids, starts["test"]))
     run.write("finished")
     return metrics
 
@@ -159,12 +109,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
     """The names of the columns of words and of tags. The test data may come without tags."""
     words = find_column(data, data_args, "--text_column_name", data_args.text_column_name, WORD_COLUMNS)
-    labelled = [split for split in data if split != "test"]
+    labelled = labelled_splits(data)
     if not labelled:
         usual = (name for name in TAG_COLUMNS if name in data["test"].features)
         return words, data_args.label_column_name or next(usual, TAG_COLUMNS[0])
-    flag = "--label_column_name"
-    return words, find_column(data, data_args, flag, data_args.label_column_name, TAG_COLUMNS, labelled)
+    tags = find_column(labelled, data_args, "--label_column_name", data_args.label_column_name, TAG_COLUMNS)
+    return words, tags
 
 
 def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags: str) -> None:
@@ -202,10 +152,10 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
 # 5. Token ids
 
 
-def make_encoder(
+def make_tokenize(
     tokenizer: PreTrainedTokenizerBase, data_args: NerArguments, words: str, tags: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
-    """The function from sentences, in columns, to what the model takes, and the place of each word (`word_starts`).
+    """The function from sentences, in columns, to model inputs and `word_starts`: the index of each word's first piece.
 
     The label of a word is that of its first piece; with --label_all_tokens its other pieces have labels too.
     """
@@ -213,17 +163,17 @@ def make_encoder(
     label2id, all_tokens, length = model.config.label2id, data_args.label_all_tokens, data_args.max_seq_length
 
     def to_labels(encoding: Encoding, starts: list[int], sentence_tags: list[str]) -> list[int]:
-        labels = [UNLABELLED] * len(encoding)
+        labels = [IGNORE_INDEX] * len(encoding)
         if all_tokens:
-            for place, word in enumerate(encoding.word_ids):
+            for index, word in enumerate(encoding.word_ids):
                 if word is not None:
-                    labels[place] = label2id[continue_tag(sentence_tags[word], label2id)]
+                    labels[index] = label2id[continue_tag(sentence_tags[word], label2id)]
         for start, tag in zip(starts, sentence_tags, strict=True):
             if start >= 0:
                 labels[start] = label2id[tag]
         return labels
 
-    def encode(rows: dict[str, list]) -> dict[str, list]:
+    def tokenize(rows: dict[str, list]) -> dict[str, list]:
         options = {"is_split_into_words": True, "truncation": True, "max_length": length}
         encoded = tokenizer(rows[words], **options)
         pairs = zip(encoded.encodings, rows[words], strict=True)
@@ -235,55 +185,51 @@ def make_encoder(
         labels = [to_labels(*row) for row in zip(encoded.encodings, starts, named, strict=True)]
         return {**columns, "labels": labels}
 
-    return encode
+    return tokenize
 
 
 def first_pieces(encoding: Encoding, count: int) -> list[int]:
-    """The place of the first piece of each of `count` words; VANISHED or CUT for a word that has none."""
+    """The index of the first piece of each of `count` words; VANISHED or CUT for a word that has none."""
     starts = [VANISHED] * count
     for part in encoding.overflowing:
         for word in part.word_ids:
             if word is not None:
                 starts[word] = CUT
-    for place, word in reversed(list(enumerate(encoding.word_ids))):
+    for index, word in reversed(list(enumerate(encoding.word_ids))):
         if word is not None:
-            starts[word] = place
+            starts[word] = index
     return starts
 
 
 def continue_tag(tag: str, known: Iterable[str]) -> str:
     """The tag of the other pieces of a word: after B-PER comes I-PER (or M-PER) where there is such a tag."""
     if tag.startswith("B"):
-        return next((place + tag[1:] for place in "IM" if place + tag[1:] in known), tag)
+        return next((prefix + tag[1:] for prefix in "IM" if prefix + tag[1:] in known), tag)
     return tag
 
 
-def report_unseen(
-    sentences: Iterable[list[str]], starts: Iterable[list[int]], split: str, data_args: NerArguments, run: Run
-) -> None:
+def report_unseen(sentences: Iterable[list[str]], starts: Iterable[list[int]], split: str, run: Run) -> None:
     """One line about the words that the model does not see, if there are any: how many, why, and the first of them."""
     unseen: dict[int, list[str]] = {VANISHED: [], CUT: []}
     count = 0
-    for sentence, places in zip(sentences, starts, strict=True):
+    for sentence, indices in zip(sentences, starts, strict=True):
         count += len(sentence)
-        for word, place in zip(sentence, places, strict=True):
-            if place < 0:
-                unseen[place].append(word)
+        for word, index in zip(sentence, indices, strict=True):
+            if index < 0:
+                unseen[index].append(word)
     if not any(unseen.values()):
         return
     reasons = {
         VANISHED: "of which the tokenizer leaves nothing",
-        CUT: f"beyond {data_args.max_seq_length} tokens (--max_seq_length)",
+        CUT: f"beyond {run.data_args.max_seq_length} tokens (--max_seq_length)",
     }
-    parts = (f"{len(found)} {reasons[why]}: {name_words(found)}" for why, found in unseen.items() if found)
+    parts = []
+    for why, found in unseen.items():
+        distinct = [repr(word) for word in dict.fromkeys(found)]
+        if found:
+            parts.append(f"{len(found)} {reasons[why]}: {', '.join(distinct[:3])}{', ...' * (len(distinct) > 3)}")
     effect = "not learned" if split == "train" else f"tagged {OUTSIDE}"
-    say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}", run)
-
-
-def name_words(words: list[str]) -> str:
-    """The first three different words, quoted."""
-    distinct = list(dict.fromkeys(words))
-    return ", ".join(map(repr, distinct[:3])) + (", ..." if len(distinct) > 3 else "")
+    run.say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}")
 
 
 # 6. and 7. Measure and write
@@ -294,97 +240,38 @@ def best_tags(logits: Tensor, labels: Tensor) -> Tensor:
     return logits.argmax(-1)
 
 
-def make_measure(
-    model: PreTrainedModel, tags: Iterable[Any], starts: Iterable[list[int]], data_args: NerArguments
-) -> Callable[[EvalPrediction], dict[str, float]]:
+def make_measure(model: PreTrainedModel, tags: Iterable[Any], starts: Iterable[list[int]], each: bool) -> Measure:
     """The metrics of one split, over all words that are in it.
 
     The labels that Trainer passes on are those of the words that the model saw. So both sides are words here: the tags
-    of the data, and the model's answers, read off at the first piece of each word.
+    of the data, and the model's predictions, read off at the first piece of each word.
     """
-    names, each = list(model.config.label2id), data_args.return_entity_level_metrics
+    names = list(model.config.label2id)
 
-    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        told, answers = [as_labels(value) for value in tags], read_tags(model, prediction.predictions, starts)
+    def measure(prediction: EvalPrediction) -> dict[str, float]:
+        references, predictions = [as_labels(value) for value in tags], read_tags(model, prediction.predictions, starts)
         if are_entity_tags(names):
-            return measure_entities(told, answers, each)
-        return measure_tags(told, answers, names, each)
+            return score_entities(references, predictions, each)
+        return score_tags(references, predictions, names, each)
 
-    return compute_metrics
+    return measure
 
 
 def read_tags(model: PreTrainedModel, predictions: np.ndarray, starts: Iterable[list[int]]) -> list[list[str]]:
-    """The tag of every word of every sentence, from label ids [sentences, tokens]; O for a word without a place."""
+    """The tag of every word of every sentence, from label ids [sentences, tokens]; O for a word without a piece."""
     id2label = model.config.id2label
     return [
-        [id2label[int(row[place])] if place >= 0 else OUTSIDE for place in places]
-        for row, places in zip(predictions, starts, strict=True)
+        [id2label[int(row[index])] if index >= 0 else OUTSIDE for index in indices]
+        for row, indices in zip(predictions, starts, strict=True)
     ]
 
 
-def are_entity_tags(names: Iterable[str]) -> bool:
-    """Whether tags say where entities begin: B-PER, I-PER (BIO, BIOES, BILOU, BMES), or B, M, E, S for words."""
-    found = [ENTITY_TAG.fullmatch(name) for name in names if name != OUTSIDE]
-    if not all(found):
-        return False
-    kinds = {match["kind"] for match in found}
-    return None not in kinds or (len(kinds) == 1 and any(match["place"] == "B" for match in found))
-
-
-def metric_names(names: Sequence[str], data_args: NerArguments) -> list[str]:
-    """The metrics of these tags, the one that chooses the best model first."""
-    is_of_entities = are_entity_tags(names)
-    kinds = {tag.partition("-")[2] or "WORD" for tag in names if tag != OUTSIDE} if is_of_entities else names
-    each = (
-        [f"{kind}_{name}" for kind in sorted(kinds) for name in EACH] if data_args.return_entity_level_metrics else []
-    )
-    return [*(("f1", "precision", "recall", "accuracy") if is_of_entities else ("accuracy", "f1")), *each]
-
-
-def for_seqeval(tag: str) -> str:
-    """A tag as seqeval knows it. A tag without a kind of entity, such as M, is of a word."""
-    if tag == OUTSIDE:
-        return tag
-    place, _, kind = tag.partition("-")
-    return f"{SEQEVAL_PLACES.get(place, place)}-{kind or 'WORD'}"
-
-
-def measure_entities(told: list[list[str]], answers: list[list[str]], each: bool) -> dict[str, float]:
-    """Entities that are right from their first word to their last, and in kind (as CoNLL's own script counts them)."""
-    sides = [[list(map(for_seqeval, sentence)) for sentence in side] for side in (told, answers)]
-    scores = precision_recall_fscore_support(*sides, average="micro", zero_division=0)
-    figures = {name: float(score) for name, score in zip(("precision", "recall", "f1"), scores, strict=False)}
-    figures["accuracy"] = accuracy_score(list(chain(*told)), list(chain(*answers)))
-    if each:
-        figures |= each_kind(entity_report(*sides, output_dict=True, zero_division=0))
-    return figures
-
-
-def measure_tags(told: list[list[str]], answers: list[list[str]], names: Iterable[str], each: bool) -> dict[str, float]:
-    """The share of right tags, and the unweighted mean of F1 over the tags; the O of unseen words need not be one."""
-    told, answers = list(chain(*told)), list(chain(*answers))
-    present = [name for name in names if name in {*told, *answers}]
-    report = tag_report(told, answers, labels=present, output_dict=True, zero_division=0)
-    figures = {"accuracy": accuracy_score(told, answers), "f1": report["macro avg"]["f1-score"]}
-    return {**figures, **(each_kind(report) if each else {})}
-
-
-def each_kind(report: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Precision, recall, F1 and number of each kind of entity (or tag) in a classification report."""
-    return {
-        f"{kind}_{name}": float(scores[column])
-        for kind, scores in report.items()
-        if isinstance(scores, dict) and not kind.endswith(" avg")  # sklearn puts the accuracy among them
-        for name, column in EACH.items()
-    }
-
-
-def write_predictions(run: Run, sentences: Iterable[list[str]], answers: list[list[str]]) -> None:
+def write_predictions(run: Run, sentences: Iterable[list[str]], predictions: list[list[str]]) -> None:
     """`predictions.conll`: a word, a tab and its tag on each line; an empty line after each sentence."""
     if not run.is_main:
         return
     with open(run.folder / "predictions.conll", "w", encoding="utf-8", newline="\n") as file:
-        for sentence, tags in zip(sentences, answers, strict=True):
+        for sentence, tags in zip(sentences, predictions, strict=True):
             for word, tag in zip(sentence, tags, strict=True):
                 file.write(f"{as_cell(word)}\t{tag}\n")
             file.write("\n")

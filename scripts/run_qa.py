@@ -7,60 +7,37 @@ The files are SQuAD's JSON, or JSON lines or Parquet with the columns `question`
 {"text": [...], "answer_start": [...]}, and `id` if there is one. Long texts are read in windows that overlap by
 --doc_stride tokens. Metrics: exact match and F1, in percent as for SQuAD. `predictions.json` has the answer to each
 question of --test_file, `nbest_predictions.json` the best ones. What the steps share with the other recipes is in
-recipe.py and recipe_data.py.
+plainformer.recipes.
 """
-
-from __future__ import annotations
 
 import json
 import re
-import string
-import unicodedata
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from datasets import Dataset, DatasetDict
-from recipe import (
-    OrderedTrainer,
-    RecipeError,
-    Run,
-    callbacks,
-    check_length,
-    check_trained,
-    choose_metric,
-    drop_missing_labels,
-    evaluate,
-    launch,
-    load_model,
-    load_tokenizer_for,
-    map_rows,
-    open_run,
-    parse_args,
-    predict,
-    refuse_label_smoothing,
-    say,
-    splits_needed,
-    train,
-)
-from recipe_data import (
-    UNSPACED,
-    DataArguments,
-    DataError,
-    check_rows,
-    check_texts,
-    cut,
-    find_column,
-    load_data,
-    rows_message,
-    where,
-)
 from scipy.special import softmax
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForQuestionAnswering
+from plainformer.recipes.arguments import (
+    DataArguments,
+    check_at_least,
+    choose_metric,
+    flag,
+    parse_args,
+    refuse_label_smoothing,
+)
+from plainformer.recipes.columns import check_rows, check_texts, find_column, labelled_splits, rows_message, where
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
+from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.run_folder import Run, open_run
+from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
+from plainformer.recipes.training import Measure, launch, make_trainer, train_and_evaluate
 
 FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
 
@@ -69,84 +46,61 @@ FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a wind
 class QuestionArguments(DataArguments):
     """The data of a reader, and how its answers are found."""
 
-    question_column_name: str = field(default="question", metadata={"help": "The column of the question."})
-    context_column_name: str = field(default="context", metadata={"help": "The column of the text with the answer."})
-    answer_column_name: str = field(default="answers", metadata={"help": "The column of the answers."})
-    max_seq_length: int = field(default=384, metadata={"help": "Tokens of a window: question and a part of the text."})
-    doc_stride: int = field(default=128, metadata={"help": "Tokens that two neighbouring windows of a text share."})
-    version_2_with_negative: bool = field(
-        default=False, metadata={"help": "Some questions have no answer in their text, as in SQuAD 2."}
+    question_column_name: str = flag("The column of the question.", "question")
+    context_column_name: str = flag("The column of the text with the answer.", "context")
+    answer_column_name: str = flag("The column of the answers.", "answers")
+    max_seq_length: int = flag("Tokens of a window: question and a part of the text.", 384)
+    doc_stride: int = flag("Tokens that two neighbouring windows of a text have in common.", 128)
+    version_2_with_negative: bool = flag("Some questions have no answer in their text, as in SQuAD 2.", False)
+    null_score_diff_threshold: float = flag(
+        "With these: how far no answer must be ahead of the best one to be chosen.", 0.0
     )
-    null_score_diff_threshold: float = field(
-        default=0.0, metadata={"help": "With these: how far no answer must be ahead of the best one to be chosen."}
-    )
-    n_best_size: int = field(default=20, metadata={"help": "Best starts and ends to pair, and answers to keep."})
-    max_answer_length: int = field(default=30, metadata={"help": "Longest answer that is looked for, in tokens."})
+    n_best_size: int = flag("Best starts and ends to pair, and answers to keep.", 20)
+    max_answer_length: int = flag("Longest answer that is looked for, in tokens.", 30)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 1. Arguments, and a folder for the run
-    model_args, data_args, training_args = parse_args(QuestionArguments, argv, __doc__)
-    run = open_run("run_qa", model_args, data_args, training_args)
-    check_settings(data_args)
-    check_trained(model_args, training_args, PlainformerForQuestionAnswering)
+    arguments = parse_args(QuestionArguments, argv, __doc__)
+    run = open_run("run_qa", arguments, PlainformerForQuestionAnswering)
+    _, data_args, training_args = arguments
+    check_at_least(data_args, 1, "n_best_size", "max_answer_length")
+    check_at_least(data_args, 0, "doc_stride")
     refuse_label_smoothing(training_args, "question answering")
-    choose_metric(data_args, training_args, metric_names(data_args))
+    with_negative, answers = data_args.version_2_with_negative, data_args.answer_column_name
+    choose_metric(data_args, training_args, [*ANSWER_METRICS, *(NEGATIVE_METRICS if with_negative else [])])
 
-    # 2. Data: read, checked as a whole
-    data = load_data(data_args, splits_needed(training_args), model_args.cache_dir)
+    # 2. Data: read, checked as a whole. With --version_2_with_negative no answer is an answer too.
+    data = read_splits(run)
     question, context = find_columns(data, data_args)
     for column in (question, context):
         check_texts(data, data_args, column)
     check_ids(data, data_args)
     check_answers(data, data_args)
-    with_negative = data_args.version_2_with_negative  # no answer is then an answer too
-    data = drop_missing_labels(
-        data, data_args.answer_column_name, lambda value: not as_answers(value), run, some_may_be=with_negative
-    )
+    data = drop_missing_labels(data, answers, lambda value: not as_answers(value), run, some_may_be=with_negative)
 
     # 3. Tokenizer; the texts in the order and the number that is used
-    corpus = (text for column in (question, context) for text in data["train"].unique(column))
-    tokenizer = load_tokenizer_for(model_args, run, corpus)
-    tokenizer.padding_side = "right"  # the labels are places in a row that is not padded yet
+    tokenizer = load_tokenizer_for(run, lambda: chain(*map(data["train"].unique, (question, context))))
+    tokenizer.padding_side = "right"  # the labels are positions in a row that is not padded yet
     check_room(data, data_args, tokenizer)
     data = cut(data, data_args, training_args.seed, same=[context])
 
     # 4. Model: two labels, for BERT's class too, which takes their number for the start and the end
-    model = load_model(model_args, PlainformerForQuestionAnswering, tokenizer, num_labels=2)
-    check_length(model, data_args)
-    say(f"{type(model).__name__}, {model.num_parameters():,} parameters", run)
+    model = load_model(run, tokenizer, num_labels=2)
 
     # 5. Windows: token ids, and where the answer starts and ends
-    windows = {}
-    for split, rows in data.items():
-        encode = make_encoder(tokenizer, data_args)
-        windows[split] = map_rows(rows, encode, data_args, training_args, split, with_indices=True)
-        windows[split] = report_windows(windows[split], rows, split, data_args, run)
+    windows = map_splits(data, make_tokenize(tokenizer, data_args), run, with_indices=True)
+    windows = {split: report_windows(rows, data[split], split, run) for split, rows in windows.items()}
     inputs = {split: rows.remove_columns(FOR_READING) for split, rows in windows.items()}
 
-    # 6. Train
-    trainer = OrderedTrainer(
-        model=model,
-        args=training_args,
-        train_dataset=inputs.get("train"),
-        eval_dataset=inputs.get("validation"),
-        processing_class=tokenizer,
-        data_collator=DataCollatorWithPadding(tokenizer),
-        compute_metrics=make_measure(data, windows, "validation", data_args),
-        callbacks=callbacks(data_args),
-    )
-    metrics = {}
-    if training_args.do_train:
-        metrics |= train(trainer, run)
+    # 6. Train, evaluate and predict
+    measures = {split: make_measure(rows, windows[split], data_args) for split, rows in data.items()}
+    trainer = make_trainer(run, model, tokenizer, inputs, measures, data_collator=DataCollatorWithPadding(tokenizer))
+    metrics, logits = train_and_evaluate(run, trainer, inputs, measures)
 
-    # 7. Evaluate and predict
-    if training_args.do_eval:
-        metrics |= evaluate(trainer, run, inputs["validation"])
-    if training_args.do_predict:
-        trainer.compute_metrics = make_measure(data, windows, "test", data_args)
-        output = predict(trainer, run, inputs["test"])
-        write_predictions(run, data["test"], find_answers(data["test"], windows["test"], output.predictions, data_args))
+    # 7. Write the predictions
+    if logits is not None:
+        write_predictions(run, data["test"], find_answers(data["test"], windows["test"], logits, data_args))
     run.write("finished")
     return metrics
 
@@ -154,18 +108,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 # Checks
 
 
-def check_settings(data_args: QuestionArguments) -> None:
-    """Raise a RecipeError for numbers that cannot be meant."""
-    for name, least in (("n_best_size", 1), ("max_answer_length", 1), ("doc_stride", 0)):
-        value = getattr(data_args, name)
-        if value < least:
-            raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
-
-
 def find_columns(data: DatasetDict, data_args: QuestionArguments) -> tuple[str, str]:
     """The names of the columns of question and context, once all are known to be there; the test may lack answers."""
-    labelled = [split for split in data if split != "test"]
-    find_column(data, data_args, "--answer_column_name", data_args.answer_column_name, splits=labelled)
+    find_column(labelled_splits(data), data_args, "--answer_column_name", data_args.answer_column_name)
     question = find_column(data, data_args, "--question_column_name", data_args.question_column_name)
     return question, find_column(data, data_args, "--context_column_name", data_args.context_column_name)
 
@@ -205,11 +150,10 @@ def check_answers(data: DatasetDict, data_args: QuestionArguments) -> None:
             f"{column!r} has no answer. Remove these rows, or give --version_2_with_negative if it means that the "
             "text does not answer the question."
         )
-        labelled = DatasetDict({split: rows for split, rows in data.items() if split != "test"})
-        check_rows(labelled, data_args, [column], lambda value: not as_answers(value), problem)
+        check_rows(labelled_splits(data), data_args, [column], lambda value: not as_answers(value), problem)
     for split, rows in data.items():
         if column in rows.column_names:
-            _check_places(rows, split, data_args, column, context)
+            _check_starts(rows, split, data_args, column, context)
 
 
 def as_answers(value: Any) -> list[tuple[str, int]] | None:
@@ -231,12 +175,12 @@ def as_answers(value: Any) -> list[tuple[str, int]] | None:
     return [(text, start) for text, start in pairs if text.strip()]
 
 
-def _check_places(rows: Dataset, split: str, data_args: QuestionArguments, column: str, context: str) -> None:
+def _check_starts(rows: Dataset, split: str, data_args: QuestionArguments, column: str, context: str) -> None:
     wrong, first = [], ""
     for row, (value, text) in enumerate(zip(rows[column], rows[context], strict=True)):
         for answer, start in as_answers(value):
             if start < 0 or text[start : start + len(answer)] != answer:
-                first = first or _explain_place(ids_of(rows)[row], text, answer, start)
+                first = first or _explain_start(ids_of(rows)[row], text, answer, start)
                 wrong.append(row)
                 break
     if wrong:
@@ -244,27 +188,28 @@ def _check_places(rows: Dataset, split: str, data_args: QuestionArguments, colum
         raise DataError(f"{rows_message(data_args, split, wrong, problem)} {first}")
 
 
-def _explain_place(name: str, text: str, answer: str, start: int) -> str:
+def _explain_start(name: str, text: str, answer: str, start: int) -> str:
     found = text[start : start + len(answer)] if start >= 0 else ""
-    places = [match.start() for match in re.finditer(re.escape(answer), text)]
-    if places:
-        remedy = f"it stands at {', '.join(map(str, places[:5]))}: correct answer_start"
-    elif (place := text.lower().find(answer.lower())) >= 0:
-        remedy = f"{text[place : place + len(answer)]!r} stands at {place}: write the answer as the text does"
+    starts = [match.start() for match in re.finditer(re.escape(answer), text)]
+    if starts:
+        remedy = f"it stands at {', '.join(map(str, starts[:5]))}: correct answer_start"
+    elif (other := text.lower().find(answer.lower())) >= 0:
+        remedy = f"{text[other : other + len(answer)]!r} stands at {other}: write the answer as the text does"
     else:
         remedy = "the text does not have it anywhere: correct the answer, or remove the question"
     return f"The first, id {name!r}: {answer[:60]!r} should stand at {start}, where {found[:60]!r} stands; {remedy}."
 
 
 def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise an error where a question leaves a window no room for more than what it shares with the one before."""
+    """Raise an error where a question leaves a window no room beside what it has in common with the one before."""
     special = tokenizer.num_special_tokens_to_add(pair=True)
     length, stride, column = data_args.max_seq_length, data_args.doc_stride, data_args.question_column_name
     room = length - special - stride - 1  # for the question
     if room < 1:
         raise RecipeError(
-            f"--doc_stride {stride} leaves no room in --max_seq_length {length}: windows share so many tokens, "
-            f"{special} are special, and question and new text come to these. Choose a smaller one, or larger windows."
+            f"--doc_stride {stride} leaves no room in --max_seq_length {length}: two windows have so many "
+            f"tokens in common, {special} are special, and the question and new text need room too. Choose a smaller "
+            "one, or larger windows."
         )
 
     def count(rows: dict[str, list]) -> list[int]:
@@ -285,60 +230,55 @@ def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTr
 # Windows
 
 
-def make_encoder(tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments) -> Callable[[dict, list[int]], dict]:
+def make_tokenize(
+    tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments
+) -> Callable[[dict, list[int]], dict]:
     """The function from rows, in columns, with their numbers, to windows: one or more for each row.
 
     A window has what the model takes and, to read an answer off it, `row`, the number of the row that it is of;
-    `first`, the place of the first token of the text; and `offsets`, the characters of each token of the text.
+    `first`, the index of the first token of the text; and `offsets`, the characters of each token of the text.
     """
     # Where a window does not hold the answer: for a SQuAD 2 model "no answer", which is at [CLS]. For SQuAD 1 there is
-    # no such answer to give, so the row is unlabelled: a place past every row, which our class and BERT's own both
-    # ignore (BERT reads -100 as place 0).
+    # no such answer to give, so the row is unlabelled: an index past every row, which our class and BERT's own both
+    # ignore (BERT reads -100 as index 0).
     length, stride = data_args.max_seq_length, data_args.doc_stride
     elsewhere = 0 if data_args.version_2_with_negative else length
     # The function is a key of the cache: it should hold nothing but what its result depends on.
     question, context = data_args.question_column_name, data_args.context_column_name
     answer_column = data_args.answer_column_name
 
-    def encode(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
-        encoded = tokenizer(
-            rows[question],
-            rows[context],
-            truncation="only_second",
-            max_length=length,
-            stride=stride,
-            return_overflowing_tokens=True,
-            return_offsets_mapping=True,
-        )
+    def tokenize(rows: dict[str, list], numbers: list[int]) -> dict[str, list]:
+        options = {"truncation": "only_second", "max_length": length, "stride": stride}
+        options |= {"return_overflowing_tokens": True, "return_offsets_mapping": True}
+        encoded = tokenizer(rows[question], rows[context], **options)
         owners, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
         columns = {**encoded, "row": [numbers[owner] for owner in owners], "first": [], "offsets": []}
-        for window, places in enumerate(offsets):
-            of_text = [place for place, part in enumerate(encoded.sequence_ids(window)) if part == 1]
+        for window, spans in enumerate(offsets):
+            of_text = [index for index, part in enumerate(encoded.sequence_ids(window)) if part == 1]
             columns["first"].append(min(of_text, default=0))
-            columns["offsets"].append([list(places[place]) for place in of_text])
+            columns["offsets"].append([list(spans[index]) for index in of_text])
         if answer_column in rows:
             answers = [as_answers(rows[answer_column][owner]) for owner in owners]
             edges = [None, *owners, None]
+            tokens = zip(answers, columns["offsets"], columns["first"], strict=True)
             spans = [
-                find_span(answer, offsets, first, edges[i] != owners[i], edges[i + 2] != owners[i])
-                for i, (answer, offsets, first) in enumerate(
-                    zip(answers, columns["offsets"], columns["first"], strict=True)
-                )
+                find_span(*of_window, edges[i] != owners[i], edges[i + 2] != owners[i])
+                for i, of_window in enumerate(tokens)
             ]
             columns["start_positions"] = [elsewhere if span is None else span[0] for span in spans]
             columns["end_positions"] = [elsewhere if span is None else span[1] for span in spans]
         return columns
 
-    return encode
+    return tokenize
 
 
 def find_span(
     answers: list[tuple[str, int]], offsets: list[list[int]], first: int, is_first: bool, is_last: bool
 ) -> tuple[int, int] | None:
-    """The places of the first and the last token of the first of these answers that the window holds as a whole.
+    """The indices of the first and the last token of the first of these answers that the window holds as a whole.
 
     Args:
-        offsets: of the tokens of the text, the first of which is at the place `first`.
+        offsets: of the tokens of the text, the first of which has the index `first`.
         is_first, is_last: whether the text begins, and ends, in this window.
     """
     for answer, start in answers:
@@ -351,26 +291,27 @@ def find_span(
     return None
 
 
-def report_windows(windows: Dataset, rows: Dataset, split: str, data_args: QuestionArguments, run: Run) -> Dataset:
+def report_windows(windows: Dataset, rows: Dataset, split: str, run: Run) -> Dataset:
     """Say how many windows there are; for training, leave out those without a label.
 
     They teach nothing, and without them the mean over a batch is one over labelled rows, as gradient accumulation
     needs it.
     """
-    say(f"{split}: {len(rows)} questions in {len(windows)} windows of at most {data_args.max_seq_length} tokens", run)
-    if split != "train" or data_args.version_2_with_negative:
+    length = run.data_args.max_seq_length
+    run.say(f"{split}: {len(rows)} questions in {len(windows)} windows of at most {length} tokens")
+    if split != "train" or run.data_args.version_2_with_negative:
         return windows
-    kept = np.flatnonzero(np.array(windows["start_positions"]) < data_args.max_seq_length)
+    kept = np.flatnonzero(np.array(windows["start_positions"]) < length)
     unlearned = len(rows) - len(set(np.array(windows["row"])[kept]))
     if len(kept) < len(windows):
-        say(f"{split}: {len(windows) - len(kept)} windows without the answer are left out", run)
+        run.say(f"{split}: {len(windows) - len(kept)} windows without the answer are left out")
     if unlearned == len(rows):
         raise DataError(
-            f"no window of --max_seq_length {data_args.max_seq_length} holds a whole answer of the training data: "
+            f"no window of --max_seq_length {length} holds a whole answer of the training data: "
             "give a larger --max_seq_length, or a larger --doc_stride."
         )
     if unlearned:
-        say(f"{split}: {unlearned} questions have an answer that no window holds as a whole (--doc_stride)", run)
+        run.say(f"{split}: {unlearned} questions have an answer that no window holds as a whole (--doc_stride)")
     return windows.select(kept)
 
 
@@ -390,8 +331,8 @@ def find_answers(
     """
     spans: list[dict[tuple[int, int], tuple[float, float]]] = [{} for _ in rows]
     nulls = [(np.inf, np.inf)] * len(rows)
-    places = zip(windows["row"], windows["first"], windows["offsets"], strict=True)
-    for (row, first, offsets), start, end in zip(places, *logits, strict=True):
+    columns = zip(windows["row"], windows["first"], windows["offsets"], strict=True)
+    for (row, first, offsets), start, end in zip(columns, *logits, strict=True):
         start, end = start.astype(np.float64), end.astype(np.float64)
         # Only tokens of the text take part, so no answer lies in the question or in padding.
         inside = slice(first, first + len(offsets))
@@ -405,15 +346,15 @@ def find_answers(
     return [choose(*found, data_args) for found in zip(contexts, spans, nulls, strict=True)]
 
 
-def best_spans(start: np.ndarray, end: np.ndarray, n_best: int, longest: int) -> list[tuple[int, int]]:
+def best_spans(start: np.ndarray, end: np.ndarray, n_best: int, max_length: int) -> list[tuple[int, int]]:
     """The best pairs of one of the best starts and one of the best ends, best first; or else the best single token."""
-    starts, ends = np.argsort(-start)[:n_best], np.argsort(-end)[:n_best]
-    lengths = ends[None, :] - starts[:, None] + 1  # [starts, ends]
-    scores = np.where((lengths > 0) & (lengths <= longest), start[starts][:, None] + end[ends][None, :], -np.inf)
+    first, last = np.argsort(-start)[:n_best], np.argsort(-end)[:n_best]
+    lengths = last[None, :] - first[:, None] + 1  # [n_best, n_best]
+    scores = np.where((lengths > 0) & (lengths <= max_length), start[first][:, None] + end[last][None, :], -np.inf)
     best = np.argsort(-scores, axis=None)[: min(n_best, np.isfinite(scores).sum())]
     if len(start) and not len(best):
         return [(int((start + end).argmax()),) * 2]
-    return [(int(starts[i]), int(ends[j])) for i, j in zip(*np.unravel_index(best, scores.shape), strict=True)]
+    return [(int(first[i]), int(last[j])) for i, j in zip(*np.unravel_index(best, scores.shape), strict=True)]
 
 
 def choose(
@@ -454,78 +395,15 @@ def write_predictions(run: Run, rows: Dataset, found: list[dict[str, Any]]) -> N
             (run.folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
-# Metrics
-
-
-def make_measure(
-    data: DatasetDict, windows: dict[str, Dataset], split: str, data_args: QuestionArguments
-) -> Callable[[EvalPrediction], dict[str, float]]:
+def make_measure(rows: Dataset, windows: Dataset, data_args: QuestionArguments) -> Measure:
     """The function from the logits of all windows of a split, in order, to its metrics."""
 
     def measure(prediction: EvalPrediction) -> dict[str, float]:
-        rows = data[split]
-        found = find_answers(rows, windows[split], prediction.predictions, data_args)
-        right = [[text for text, _ in as_answers(value)] for value in rows[data_args.answer_column_name]]
-        return score([answer["text"] for answer in found], right, data_args.version_2_with_negative)
+        found = find_answers(rows, windows, prediction.predictions, data_args)
+        references = [[text for text, _ in as_answers(value)] for value in rows[data_args.answer_column_name]]
+        return score_answers([answer["text"] for answer in found], references, data_args.version_2_with_negative)
 
     return measure
-
-
-def metric_names(data_args: QuestionArguments) -> list[str]:
-    """The metrics, the one that chooses the best model first."""
-    negative = ["has_answer_exact_match", "has_answer_f1", "no_answer_accuracy"]
-    return ["f1", "exact_match", *(negative if data_args.version_2_with_negative else [])]
-
-
-def score(texts: Iterable[str], right: Iterable[list[str]], with_negative: bool = False) -> dict[str, float]:
-    """Exact match and F1 in percent; for SQuAD 2 also of the questions with an answer, and those without alone.
-
-    Args:
-        right: the answers to each question, the best of which counts; none means that there is no answer.
-    """
-    scores = np.array([score_one(text, answers) for text, answers in zip(texts, right, strict=True)]) * 100
-    metrics = dict(zip(("exact_match", "f1"), scores.mean(0).tolist(), strict=True))
-    if with_negative:
-        has_answer = np.array([bool(answers) for answers in right])
-        if has_answer.any():
-            exact, f1 = scores[has_answer].mean(0).tolist()
-            metrics |= {"has_answer_exact_match": exact, "has_answer_f1": f1}
-        if not has_answer.all():
-            metrics |= {"no_answer_accuracy": float(scores[~has_answer, 0].mean())}
-    return metrics
-
-
-def score_one(text: str, answers: list[str]) -> tuple[float, float]:
-    """Exact match and F1 of a text and the answer nearest to it."""
-    ours = words_of(text)
-    pairs = [(float(ours == words), overlap(ours, words)) for words in map(words_of, answers or [""])]
-    exact, f1 = zip(*pairs, strict=True)
-    return max(exact), max(f1)
-
-
-def overlap(ours: list[str], theirs: list[str]) -> float:
-    """F1 of the words in common."""
-    if not ours or not theirs:
-        return float(ours == theirs)
-    common = (Counter(ours) & Counter(theirs)).total()
-    return 2 * common / (len(ours) + len(theirs))
-
-
-def words_of(text: str) -> list[str]:
-    """The words that count, as in SQuAD: in lower case, without punctuation and English articles.
-
-    Chinese and Japanese are written without spaces: of these each character is a word, and runs of others between them
-    (digits, Latin letters) are words. Such texts also lose the punctuation that is not in ASCII.
-    """
-    has_no_spaces = re.search(f"[{UNSPACED}]", text) is not None
-
-    def is_mark(character: str) -> bool:
-        is_other = has_no_spaces and unicodedata.category(character).startswith("P")
-        return is_other or character in string.punctuation
-
-    text = "".join(character for character in text.lower() if not is_mark(character))
-    text = re.sub(r"\b(a|an|the)\b", " ", text)
-    return re.findall(rf"[{UNSPACED}]|[^\s{UNSPACED}]+", text)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from helpers.hub_server import HubServer
-from helpers.models import run_process
+from helpers.processes import run_process
 from plainformer.configuration_plainformer import AUTO_MAP
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,16 +1,20 @@
-"""What the tests of the recipes share: tiny models, data files, runs that break off, and what a run leaves behind."""
+"""What the tests of the recipes have in common: tiny models, data, runs that break off, what a run leaves behind."""
 
 import csv
+import hashlib
 import json
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
+from plainformer.recipes.masking import NO_WORD, pack
 from plainformer.tokenization_plainformer import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +22,7 @@ SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 TINY = [*(word for name, size in SIZES.items() for word in (f"--{name}", size)), "--max_position_embeddings", 16]
 WORDS = {"neg": "bad awful poor dull weak".split(), "pos": "good great fine lovely superb".split()}
 NOUNS = "film plot actor scene music story".split()
+NO_DROPOUT = ["--hidden_dropout_prob", 0, "--attention_probs_dropout_prob", 0, "--classifier_dropout", 0]
 
 
 def make_rows(count: int, seed: int = 0) -> list[dict[str, str]]:
@@ -103,6 +108,14 @@ def grouped_by_length() -> list[str]:
     return ["--train_sampling_strategy", "group_by_length"]
 
 
+def stop_at(monkeypatch, micro_step: int, run: Callable) -> None:
+    """`run()`, which breaks off in the batch with this number."""
+    with monkeypatch.context() as patch:
+        fail_at(patch, micro_step, crash)
+        with pytest.raises(RuntimeError, match="the power went out"):
+            run()
+
+
 def in_process(main: Callable, tmp_path: Path) -> Callable:
     """A recipe's `main` with these flags, for small texts on a CPU, writing below `tmp_path` only."""
 
@@ -111,3 +124,62 @@ def in_process(main: Callable, tmp_path: Path) -> Callable:
         return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
 
     return run
+
+
+TAGS = {"anna": "B-PER", "rome": "B-LOC", "the": "O", "sees": "O", "in": "O", "kant": "I-PER"}
+
+
+def make_sentences(count: int, seed: int = 0, most: int = 6) -> list[dict[str, list[str]]]:
+    """Sentences of words that have one tag each; `kant` comes only after `anna`."""
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(count):
+        words = draw.choices([*list(TAGS)[:-1], "anna kant"], k=draw.randint(2, most))
+        tokens = " ".join(words).split()
+        rows.append({"tokens": tokens, "tags": [TAGS[token] for token in tokens]})
+    return rows
+
+
+def conll(rows: list[dict]) -> str:
+    columns = [zip(*row.values(), strict=True) for row in rows]
+    return "\n".join("".join("\t".join(cells) + "\n" for cells in lines) for lines in columns)
+
+
+NAMES = "ada bob cyd dan eve fay".split()
+
+
+def make_questions(count: int, seed: int = 0, unanswered: int = 0) -> list[dict]:
+    """Who wins? `king NAME`, somewhere in 3 to 28 words; the last `unanswered` rows have no king."""
+    draw = random.Random(seed)
+    rows = []
+    for number in range(count):
+        before, after = (draw.choices(NOUNS, k=draw.randint(*size)) for size in ((0, 18), (1, 8)))
+        answers = [f"king {draw.choice(NAMES)}"] * (number < count - unanswered)
+        context = " ".join([*before, *answers, *after])
+        spans = {"text": answers, "answer_start": [context.index(answer) for answer in answers]}
+        rows.append({"id": f"q{number}", "question": "who wins?", "context": context, "answers": spans})
+    return rows
+
+
+def make_documents(count: int, most: int = 30) -> list[list[int]]:
+    """Documents of ordinary ids between [CLS] (101) and [SEP] (102), of 1 to `most` tokens between them."""
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, most + 1, count)
+    return [[101, *generator.integers(1000, 30000, length).tolist(), 102] for length in lengths]
+
+
+def make_packed_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
+    """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
+    rows = [
+        {"input_ids": ids, "row": row} for row, ids in enumerate(pack(make_documents(count * 4), length)["input_ids"])
+    ]
+    for row in rows if word_length else []:
+        sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))
+        words = np.repeat(np.arange(len(sizes)), sizes)[: len(row["input_ids"])]
+        row["word_ids"] = np.where(np.array(row["input_ids"]) < 1000, NO_WORD, words).tolist()
+    return rows
+
+
+def fingerprint(batches) -> str:
+    """Of all tensors of the batches."""
+    return hashlib.sha256(b"".join(v.numpy().tobytes() for b in batches for v in b.values())).hexdigest()

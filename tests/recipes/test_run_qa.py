@@ -1,7 +1,6 @@
 """Question answering: windows and their labels, the answers read off them, the metrics, bad files."""
 
 import json
-import random
 import re
 import shlex
 from pathlib import Path
@@ -12,30 +11,22 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers.models import TRAINER_DIVIDES_TWICE
-from helpers.recipes import ROOT, SIZES, TINY, assert_same_run, crash, fail_at, join_lines, weights, write
-from recipe import RecipeError
-from recipe_data import DataError
-from run_qa import QuestionArguments, best_spans, find_answers, find_span, main, make_encoder, score
+from helpers.recipes import (
+    ROOT,
+    SIZES,
+    TINY,
+    join_lines,
+    make_questions,
+    weights,
+    write,
+)
+from run_qa import QuestionArguments, best_spans, find_answers, find_span, main, make_tokenize
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from plainformer import PlainformerForQuestionAnswering
+from plainformer.recipes.errors import DataError, RecipeError
+from plainformer.recipes.metrics import score_answers
 from plainformer.tokenization_plainformer import train_tokenizer
-
-NAMES = "ada bob cyd dan eve fay".split()
-NOUNS = "film plot actor scene music story".split()
-
-
-def make_rows(count: int, seed: int = 0, unanswered: int = 0) -> list[dict]:
-    """Who wins? `king NAME`, somewhere in 3 to 28 words; the last `unanswered` rows have no king."""
-    draw = random.Random(seed)
-    rows = []
-    for number in range(count):
-        before, after = (draw.choices(NOUNS, k=draw.randint(*most)) for most in ((0, 18), (1, 8)))
-        answers = [f"king {draw.choice(NAMES)}"] * (number < count - unanswered)
-        context = " ".join([*before, *answers, *after])
-        places = {"text": answers, "answer_start": [context.index(answer) for answer in answers]}
-        rows.append({"id": f"q{number}", "question": "who wins?", "context": context, "answers": places})
-    return rows
 
 
 def as_squad(rows: list[dict]) -> dict:
@@ -52,7 +43,10 @@ def as_squad(rows: list[dict]) -> dict:
 @pytest.fixture
 def files(tmp_path):
     """`--train_file` with 24 questions and `--validation_file` with 8."""
-    train, dev = write(tmp_path / "train.jsonl", make_rows(24)), write(tmp_path / "dev.jsonl", make_rows(8, seed=1))
+    train, dev = (
+        write(tmp_path / "train.jsonl", make_questions(24)),
+        write(tmp_path / "dev.jsonl", make_questions(8, seed=1)),
+    )
     return ["--train_file", train, "--validation_file", dev]
 
 
@@ -70,17 +64,20 @@ def run(tmp_path):
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return train_tokenizer([text for row in make_rows(64) for text in (row["question"], row["context"])])
+    return train_tokenizer([text for row in make_questions(64) for text in (row["question"], row["context"])])
 
 
 # Training
 
 
 def test_learns_and_writes_everything(run, tmp_path, capsys):
-    train, dev = write(tmp_path / "train.jsonl", make_rows(96)), write(tmp_path / "dev.jsonl", make_rows(16, seed=1))
+    train, dev = (
+        write(tmp_path / "train.jsonl", make_questions(96)),
+        write(tmp_path / "dev.jsonl", make_questions(16, seed=1)),
+    )
     test_rows = [
         {name: row[name] for name in ("id", "question", "context")} | {"gold": row["answers"]["text"][0]}
-        for row in make_rows(8, seed=2)
+        for row in make_questions(8, seed=2)
     ]
     flags = ["--train_file", train, "--validation_file", dev, "--test_file", write(tmp_path / "t.jsonl", test_rows)]
     metrics = run(*flags, *TINY, "--num_train_epochs", 4, "--learning_rate", 0.02)
@@ -117,8 +114,8 @@ def test_learns_and_writes_everything(run, tmp_path, capsys):
 
 
 def test_no_answer_is_learned_too(run, tmp_path):
-    train = write(tmp_path / "train.json", json.dumps(as_squad(make_rows(96, unanswered=40))))
-    dev = write(tmp_path / "dev.jsonl", make_rows(16, seed=1, unanswered=6))
+    train = write(tmp_path / "train.json", json.dumps(as_squad(make_questions(96, unanswered=40))))
+    dev = write(tmp_path / "dev.jsonl", make_questions(16, seed=1, unanswered=6))
     flags = ["--train_file", train, "--validation_file", dev, "--test_file", dev, "--version_2_with_negative"]
     metrics = run(*flags, *TINY, "--max_steps", 40, "--learning_rate", 0.03, "--eval_strategy", "no")
     assert metrics["eval_f1"] == metrics["eval_has_answer_f1"] == metrics["eval_no_answer_accuracy"] == 100
@@ -133,13 +130,6 @@ def test_no_answer_is_learned_too(run, tmp_path):
     always = ["--model_name_or_path", folder, "--test_file", dev, "--version_2_with_negative"]
     run(*always, "--null_score_diff_threshold", 1000, out="brave")
     assert all(json.loads((tmp_path / "brave" / "predictions.json").read_text()).values())
-
-
-def test_builds_every_variant(run, files, tmp_path, variant):
-    flags = [word for name, value in variant.items() for word in (f"--{name}", value)]
-    run(*files[:2], *TINY, *flags, "--max_steps", 1)
-    config = PlainformerForQuestionAnswering.from_pretrained(tmp_path / "out").config
-    assert {name: getattr(config, name) for name in variant} == variant
 
 
 def test_starts_from_bert(run, files, tmp_path, tokenizer):
@@ -168,7 +158,7 @@ def test_starts_from_bert(run, files, tmp_path, tokenizer):
 
 
 def test_formats_give_the_same_run(run, tmp_path):
-    rows = make_rows(8)
+    rows = make_questions(8)
     listed = [{**row, "answers": [{key: values[0] for key, values in row["answers"].items()}]} for row in rows]
     renamed = [dict(zip(("id", "q", "c", "a"), row.values(), strict=True)) for row in rows]
     names = ["--question_column_name", "q", "--context_column_name", "c", "--answer_column_name", "a"]
@@ -196,18 +186,6 @@ def test_evaluates_without_training(run, files, tmp_path):
     assert cut["eval_samples"] >= 6
 
 
-def test_resume_continues_bit_for_bit(run, files, tmp_path, monkeypatch):
-    plan = [*files, *TINY, "--per_device_train_batch_size", 2, "--gradient_accumulation_steps", 2]
-    plan += ["--max_steps", 6, "--eval_strategy", "steps", "--eval_steps", 3, "--logging_steps", 1]
-    run(*plan, out="straight")
-    with monkeypatch.context() as patch:
-        fail_at(patch, 10, crash)
-        with pytest.raises(RuntimeError, match="the power went out"):
-            run(*plan)
-    run(*plan, "--resume_from_checkpoint", "true")
-    assert_same_run(tmp_path / "out", tmp_path / "straight")
-
-
 @TRAINER_DIVIDES_TWICE
 def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
     plan = [*files[:2], *TINY, "--max_steps", 3, "--optim", "sgd", "--learning_rate", 0.5]
@@ -223,12 +201,12 @@ def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
 
 def encode(tokenizer, rows: list[dict], **fields) -> list[dict]:
     args = QuestionArguments(**{"max_seq_length": 12, "doc_stride": 3, **fields})
-    columns = make_encoder(tokenizer, args)(Dataset.from_list(rows)[:], list(range(len(rows))))
+    columns = make_tokenize(tokenizer, args)(Dataset.from_list(rows)[:], list(range(len(rows))))
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def test_windows_cover_the_text_and_know_their_answers(tokenizer):
-    rows = make_rows(40, seed=3)
+    rows = make_questions(40, seed=3)
     windows = encode(tokenizer, rows)
     covered, labelled = {}, set()
     for window in windows:
@@ -283,8 +261,8 @@ def test_place_of_an_answer_between_neighbours():
     assert find_span([("中", 1)], [[0, 1], [1, 2], [2, 3]], 1, True, True) == (2, 2)
 
 
-def test_unlabelled_windows_say_so(run, tmp_path, capsys):
-    rows = make_rows(6)
+def test_windows_without_an_answer_are_reported(run, tmp_path, capsys):
+    rows = make_questions(6)
     rows[0]["context"] = "king " + "film " * 12 + "ada"
     rows[0]["answers"] = {"text": [rows[0]["context"]], "answer_start": [0]}  # longer than any window
     run("--train_file", write(tmp_path / "train.jsonl", rows), *TINY, "--max_steps", 1)
@@ -309,8 +287,8 @@ def make_windows(*windows: tuple[int, int, int]) -> Dataset:
 
 def make_logits(*peaks: dict[int, float]) -> np.ndarray:
     logits = np.full((len(peaks), 8), -5.0, dtype=np.float32)
-    for window, places in enumerate(peaks):
-        for place, value in places.items():
+    for window, starts in enumerate(peaks):
+        for place, value in starts.items():
             logits[window, place] = value
     return logits
 
@@ -367,9 +345,9 @@ def test_best_spans_are_those_of_all_pairs():
         start, end = draw.normal(size=(2, length))
         pairs = [(i, j) for i in range(length) for j in range(i, min(i + 5, length))]
         expected = sorted(pairs, key=lambda pair: -(start[pair[0]] + end[pair[1]]))
-        assert best_spans(start, end, n_best=30, longest=5) == expected[:30]
+        assert best_spans(start, end, n_best=30, max_length=5) == expected[:30]
     # The best start is after the best end: of no other there is an answer either.
-    assert best_spans(np.array([0.0, 5]), np.array([6.0, 0]), n_best=1, longest=5) == [(0, 0)]
+    assert best_spans(np.array([0.0, 5]), np.array([6.0, 0]), n_best=1, max_length=5) == [(0, 0)]
 
 
 # Metrics
@@ -399,15 +377,15 @@ def test_best_spans_are_those_of_all_pairs():
     ],
 )
 def test_metrics_worked_out_by_hand(text, answers, exact, f1):
-    assert score([text], [answers]) == pytest.approx({"exact_match": exact, "f1": f1})
+    assert score_answers([text], [answers]) == pytest.approx({"exact_match": exact, "f1": f1})
 
 
 def test_metrics_of_several_questions():
     texts, right = ["Paris", "", "Rome"], [["Paris"], [], []]
-    assert score(texts, right) == pytest.approx({"exact_match": 200 / 3, "f1": 200 / 3})
+    assert score_answers(texts, right) == pytest.approx({"exact_match": 200 / 3, "f1": 200 / 3})
     parts = {"has_answer_exact_match": 100, "has_answer_f1": 100, "no_answer_accuracy": 50}
-    assert score(texts, right, True) == pytest.approx({"exact_match": 200 / 3, "f1": 200 / 3, **parts})
-    assert "no_answer_accuracy" not in score(texts[:1], right[:1], True)
+    assert score_answers(texts, right, True) == pytest.approx({"exact_match": 200 / 3, "f1": 200 / 3, **parts})
+    assert "no_answer_accuracy" not in score_answers(texts[:1], right[:1], True)
 
 
 # Bad input
@@ -481,7 +459,7 @@ def test_answers_that_are_no_answers(run, tmp_path):
 
 
 def test_misplaced_answers_of_squad_name_record_and_id(run, tmp_path):
-    squad = as_squad(make_rows(6))
+    squad = as_squad(make_questions(6))
     squad["data"][2]["paragraphs"][1]["qas"][0]["answers"][0]["answer_start"] += 1
     with pytest.raises(DataError, match=r"1 row of .*Here: .*train.json, record 3\. The first, id 'q5'"):
         run("--train_file", write(tmp_path / "train.json", json.dumps(squad)), *TINY)
@@ -491,7 +469,7 @@ def test_ids_that_are_there_twice(run, tmp_path, files):
     train = write(tmp_path / "twice.jsonl", [GOOD, change(GOOD, id="b"), GOOD])
     with pytest.raises(DataError, match="twice.jsonl, line 3: the id 'a' is that of .*twice.jsonl, line 1 too"):
         run("--train_file", train, *TINY)
-    rows = [{name: row[name] for name in ("question", "context", "answers")} for row in make_rows(3)]
+    rows = [{name: row[name] for name in ("question", "context", "answers")} for row in make_questions(3)]
     plain = write(tmp_path / "plain.jsonl", rows)  # ids are not needed
     run("--train_file", plain, "--test_file", plain, *TINY, "--max_steps", 1)
     assert list(json.loads((tmp_path / "out" / "predictions.json").read_text())) == ["0", "1", "2"]
@@ -514,7 +492,7 @@ def test_misspelt_columns_get_the_nearest_name(run, tmp_path):
         (["--n_best_size", 0], "--n_best_size 0: give a whole number of at least 1"),
         (["--max_answer_length", 0], "--max_answer_length 0: give a whole number of at least 1"),
         (["--label_smoothing_factor", 0.1], "--label_smoothing_factor 0.1 does not go with question answering"),
-        (["--max_seq_length", 17], "--max_seq_length 17 is more than the 16 learned positions"),
+        (["--max_seq_length", 17], "--max_seq_length 17 is more than the 16 positions"),
     ],
 )
 def test_settings_that_cannot_work(run, files, flags, message):

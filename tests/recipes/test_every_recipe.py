@@ -1,4 +1,4 @@
-"""What every recipe can do: several processes, bfloat16 with recomputed activations, logs, a folder to share."""
+"""What every recipe can do: several processes, bfloat16 with recomputed activations, logs, a folder to upload."""
 
 import json
 import os
@@ -9,15 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.processes import run_process
-from helpers.recipes import ROOT, TINY, make_rows, weights, write
-from test_run_ner import conll, make_sentences
-from test_run_qa import make_rows as make_questions
+from helpers.recipes import NO_DROPOUT, ROOT, TINY, conll, make_questions, make_rows, make_sentences, weights, write
 
 from plainformer.sharing import files as files_to_share
 
 SCRIPTS = ROOT / "scripts"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
-NO_DROPOUT = ["--hidden_dropout_prob", 0, "--attention_probs_dropout_prob", 0, "--classifier_dropout", 0]
 # Trains each recipe of a JSON file, {name: arguments}, one after another.
 TRAIN_ALL = """
 import importlib, json, sys
@@ -87,16 +84,16 @@ def test_two_processes_train_as_one(files, tmp_path):
         ours, theirs = weights(tmp_path / "two" / name), weights(tmp_path / "one" / name)
         for key, weight in theirs.items():
             torch.testing.assert_close(ours[key], weight, rtol=1e-4, atol=1e-5, msg=f"{name}: {key}")
-        told = json.loads((tmp_path / "two" / name / "eval_results.json").read_text())
+        together = json.loads((tmp_path / "two" / name / "eval_results.json").read_text())
         # Trainer's own loss is a mean over batches, which are others here; that of run_mlm is over tokens.
         passed_over = ("runtime", "per_second", "epoch", "time", *(() if name == "run_mlm" else ("loss",)))
-        figures = [key for key in told if not any(part in key for part in passed_over)]
+        figures = [key for key in together if not any(part in key for part in passed_over)]
         assert len(figures) >= 3, name
         for key in figures:
-            assert told[key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-4), (name, key)
+            assert together[key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-4), (name, key)
 
 
-def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch, capsys):
+def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch, capsys):
     """In bfloat16, with recomputed activations, accumulated gradients and logs; then opened by a stranger."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

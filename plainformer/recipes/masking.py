@@ -1,33 +1,33 @@
-"""What masked-LM pre-training needs between texts and batches, in the order data flows:
+"""What masked-LM training needs between texts and batches, in the order data flows:
 
     tokenize_texts   texts -> token ids, and to which word of its text each token belongs
     pack             tokenized texts -> full rows in which no text sees another (`cut_apart`: a row for each)
     number_rows      gives each row its number
     MaskingCollator  rows -> a padded batch, masked as a pure function of (seed, epoch, row number)
-    EpochClock       tells the collator, in whatever process it runs, which epoch it is
+    EpochClock       gives the collator, in whatever process it works, the number of the epoch
 
 The first two are for `datasets.map(batched=True)`. Masking draws nothing from a global generator: data loaders fetch
-batches ahead and in other processes, so that what a global generator gives would depend on the number of workers, and a
-resumed run would not see the masks that the straight run sees.
+batches ahead and in other processes, so that the masks would depend on the number of workers, and a resumed run would
+not see the masks that the straight run sees.
 
 L tokens of a row, N tokens that may be masked, W words.
 """
-
-from __future__ import annotations
 
 import importlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
-from itertools import accumulate
+from multiprocessing.sharedctypes import RawValue
 
 import numpy as np
 import torch
 from datasets import Dataset
-from recipe_data import UNLABELLED, UNSPACED
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, TrainerCallback
+
+from .errors import RecipeError
+from .metrics import IGNORE_INDEX, UNSPACED
 
 NO_WORD = -1  # the word of a special token
 AS_MASK, AS_RANDOM = 0.8, 0.1  # of the chosen tokens (Devlin et al. 2018); the others stay as they are
@@ -37,28 +37,24 @@ Segmenter = Callable[[str], Iterable[str]]  # text -> its words, in order
 Columns = dict[str, list[list[int]]]  # as `datasets.map(batched=True)` takes and gives them
 
 
-# ---- words
+# Words
 
 
 def load_segmenter(name: str) -> Segmenter:
-    """The function that `name` stands for: "jieba:lcut", "snownlp.seg:seg", "my_module:my_function".
-
-    Raises:
-        ValueError: no such module or function.
-    """
+    """The function that `name` stands for: "jieba:lcut", "snownlp.seg:seg", "my_module:my_function"."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
-        raise ValueError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
+        raise RecipeError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ValueError(
+        raise RecipeError(
             f"--segmenter {name!r}: {error}. Install it (pip install {module_name.split('.')[0]}), or put the folder "
             "of your module on PYTHONPATH."
         ) from error
     segment = getattr(module, function_name, None)
     if not callable(segment):
-        raise ValueError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
+        raise RecipeError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
     return segment
 
 
@@ -66,23 +62,18 @@ def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment
     """Token ids of each text with [CLS] and [SEP], and the word each token belongs to. Nothing is cut off.
 
     Without a segmenter, a word is what spaces and punctuation leave, with all its `##` pieces, and each Chinese
-    character is a word: where Chinese words end, only a segmenter knows.
+    character is a word: only a segmenter knows where Chinese words end.
 
     Returns:
         input_ids, and word_ids: numbers that rise from 0 along a text, `NO_WORD` for special tokens.
     """
-    encoded = tokenizer(
-        texts,
-        return_offsets_mapping=True,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,  # it would warn of texts longer than the model, which `pack` cuts
-    )
+    options = {"return_attention_mask": False, "return_token_type_ids": False}
+    # It is not verbose: it would warn of texts longer than the model, which `pack` cuts.
+    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
     word_ids = []
     for number, text in enumerate(texts):
         owner = words_of_characters(text, segment) if segment else None
-        spans, spaced = encoded["offset_mapping"][number], encoded.word_ids(number)
-        word_ids.append(words_of_tokens(text, spans, spaced, owner))
+        word_ids.append(words_of_tokens(text, encoded["offset_mapping"][number], encoded.word_ids(number), owner))
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 
@@ -92,16 +83,16 @@ def words_of_characters(text: str, segment: Segmenter) -> list[int]:
     Raises:
         ValueError: the words are not those of the text, in order.
     """
-    owner, place = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
+    owner, position = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
     for number, word in enumerate(segment(text)):
-        start = text.find(word, place) if isinstance(word, str) else -1
+        start = text.find(word, position) if isinstance(word, str) else -1
         if start < 0:
             raise ValueError(
-                f"The segmenter gave the word {word!r}, which does not stand after character {place} of "
+                f"The segmenter gave the word {word!r}, which does not stand after character {position} of "
                 f"{text[:60]!r}. It must return the words of the text unchanged and in order, as strings."
             )
-        place = start + len(word)
-        owner[start:place] = [number] * len(word)
+        position = start + len(word)
+        owner[start:position] = [number] * len(word)
     return owner
 
 
@@ -111,7 +102,6 @@ def words_of_tokens(
     """The word each token belongs to, numbered along the text.
 
     Args:
-        text: the text.
         spans: first character of each token, and one past its last.
         spaced: the tokenizer's own word number of each token, None for special tokens.
         owner: the word of each character, from a segmenter; None without one.
@@ -133,16 +123,20 @@ def words_of_tokens(
     return word_ids
 
 
-# ---- rows
+# Rows
 
 
-def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
-    """Put whole documents side by side into rows of at most `row_length` tokens, as full as they get.
+def check_row_length(row_length: int) -> None:
+    """A row needs room for a token of its own."""
+    if row_length < 3:
+        raise RecipeError(f"--max_seq_length {row_length}: a row needs room for [CLS], a token and [SEP]: 3 or more.")
 
-    Positions start at 0 for each document: that is how Plainformer tells the documents of a row apart, so that none
-    attends to another. A document longer than a row is cut into pieces that have its first and its last token, [CLS]
-    and [SEP], each. One without any other token is left out. Rows come in the order of their first documents, and the
-    same documents give the same rows.
+
+def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
+    """Rows of their own for each document.
+
+    A document longer than a row is cut into pieces that have its first and its last token, [CLS] and [SEP], each. One
+    without any other token is left out.
 
     Args:
         documents: token ids, with [CLS] in front and [SEP] at the end.
@@ -150,49 +144,42 @@ def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] 
         word_ids: as `tokenize_texts` gives them.
 
     Returns:
-        input_ids and position_ids of each row, not padded; and word_ids, distinct within a row, if they were given.
+        input_ids of each row, not padded; and word_ids, if they were given.
 
     Raises:
-        ValueError: `row_length` leaves no room for a token between [CLS] and [SEP].
+        RecipeError: `row_length` leaves no room for a token between [CLS] and [SEP].
     """
-    pieces = cut_all(documents, row_length)
-    rows: Columns = {"input_ids": [], "position_ids": []} | ({} if word_ids is None else {"word_ids": []})
-    for chosen in fill_rows([len(places) for _, places in pieces], row_length):
-        parts = [pieces[index] for index in chosen]
-        rows["input_ids"].append([documents[number][place] for number, places in parts for place in places])
-        rows["position_ids"].append([position for _, places in parts for position in range(len(places))])
-        if word_ids is not None:
-            words = [[word_ids[number][place] for place in places] for number, places in parts]
-            rows["word_ids"].append(renumber(words))
+    check_row_length(row_length)
+    columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
+    pieces: Columns = {name: [] for name in columns}
+    for name, values in columns.items():
+        for first, *inside, last in values:
+            for start in range(0, len(inside), row_length - 2):
+                pieces[name].append([first, *inside[start : start + row_length - 2], last])
+    return pieces
+
+
+def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
+    """The pieces of `cut_apart` side by side in rows of at most `row_length` tokens, as full as they get.
+
+    Positions start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so that none
+    attends to another. Rows come in the order of their first pieces, and the same documents give the same rows.
+
+    Returns:
+        input_ids and position_ids of each row, not padded; and word_ids, distinct within a row, if they were given.
+    """
+    pieces = cut_apart(documents, row_length, word_ids)
+    pieces["position_ids"] = [list(range(len(ids))) for ids in pieces["input_ids"]]
+    rows: Columns = {name: [] for name in pieces}
+    for chosen in fill_rows(list(map(len, pieces["input_ids"])), row_length):
+        for name, values in pieces.items():
+            parts = [values[piece] for piece in chosen]
+            rows[name].append(renumber(parts) if name == "word_ids" else sum(parts, []))
     return rows
 
 
-def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
-    """Rows of their own for each document, as many as it needs; otherwise as `pack`, and without position_ids."""
-    columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
-    pieces = cut_all(documents, row_length)
-    return {
-        name: [[values[number][place] for place in places] for number, places in pieces]
-        for name, values in columns.items()
-    }
-
-
-def cut_all(documents: list[list[int]], row_length: int) -> list[tuple[int, list[int]]]:
-    """The number of its document and the places in it, for each piece."""
-    if row_length < 3:
-        raise ValueError(f"row_length={row_length}: a row needs room for [CLS], a token and [SEP]; 512 is usual.")
-    return [(number, piece) for number, ids in enumerate(documents) for piece in cut(len(ids), row_length)]
-
-
-def cut(length: int, row_length: int) -> list[list[int]]:
-    """The places of a document of `length` tokens that each of its pieces has; the first and last are in all."""
-    inside = range(1, length - 1)
-    starts = range(0, len(inside), row_length - 2)
-    return [[0, *inside[start : start + row_length - 2], length - 1] for start in starts]
-
-
 def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
-    """Which pieces share a row: each, longest first, goes where it leaves the least room (best fit decreasing)."""
+    """The pieces of each row: from long to short, each goes where it leaves the least room (best fit decreasing)."""
     rows: list[list[int]] = []
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
@@ -207,15 +194,13 @@ def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
     return sorted(sorted(row) for row in rows)
 
 
-def renumber(documents: list[list[int]]) -> list[int]:
-    """Word numbers of several documents after each other, so that no two documents share one."""
-    sizes = [max(words) + 1 for words in documents]
-    starts = [0, *accumulate(sizes)]
-    return [
-        word if word == NO_WORD else word + start
-        for words, start in zip(documents, starts, strict=False)
-        for word in words
-    ]
+def renumber(pieces: list[list[int]]) -> list[int]:
+    """Word numbers of several pieces after each other, so that each number belongs to one piece."""
+    numbers, start = [], 0
+    for words in pieces:
+        numbers += [word if word == NO_WORD else word + start for word in words]
+        start += max(words) + 1
+    return numbers
 
 
 def number_rows(dataset: Dataset, for_evaluation: bool = False) -> Dataset:
@@ -224,41 +209,47 @@ def number_rows(dataset: Dataset, for_evaluation: bool = False) -> Dataset:
     return dataset.add_column("epoch", [0] * len(dataset)) if for_evaluation else dataset
 
 
-# ---- masks
+# Masks
 
 
 class EpochClock(TrainerCallback):
-    """The epoch of a `Trainer`, in memory that it shares with the processes that load its data.
+    """The epoch of a `Trainer`, in memory that the processes which load its data read too.
 
     A worker that lives through several epochs has a copy of the collator from before the first, and sees the epoch
     change all the same.
     """
 
     def __init__(self) -> None:
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        self._epoch = RawValue("q", 0)
 
     @property
     def epoch(self) -> int:
-        return int(self._epoch)
+        return self._epoch.value
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        self._epoch.fill_(epoch)
+        self._epoch.value = epoch
 
     def on_epoch_begin(self, args, state, control, **kwargs) -> None:
         self.epoch = int(state.epoch or 0)  # 1.5 where a run is resumed in the middle of its second epoch
+
+
+def check_probability(mlm_probability: float) -> None:
+    """A fraction of the tokens is masked: not none and not all."""
+    if not 0 < mlm_probability < 1:
+        raise RecipeError(f"--mlm_probability {mlm_probability}: give a fraction above 0 and below 1; 0.15 is usual.")
 
 
 class MaskingCollator:
     """Rows -> a batch for a masked LM: input_ids, attention_mask, position_ids and labels, padded on the right.
 
     A row has `input_ids`, `row` and, as far as they matter, `position_ids` (of `pack`), `word_ids` (whole words are
-    masked) and `epoch` (in the place of the clock's: see `number_rows`). `Trainer` drops the columns that the model
+    masked) and `epoch` (instead of the clock's: see `number_rows`). `Trainer` drops the columns that the model
     does not take, so that it needs `remove_unused_columns=False`; and the clock among its callbacks.
 
     Args:
         tokenizer: for the ids of [MASK], of padding and of the other special tokens.
-        share: the share of tokens to predict, in expectation.
+        mlm_probability: the fraction of tokens to predict, in expectation.
         seed: another seed, other masks.
         clock: where the epoch is read; None: it is always 0.
     """
@@ -266,30 +257,28 @@ class MaskingCollator:
     def __init__(
         self,
         tokenizer: PreTrainedTokenizerFast,
-        share: float = 0.15,
+        mlm_probability: float = 0.15,
         seed: int = 0,
         clock: EpochClock | None = None,
     ) -> None:
-        if not 0 < share < 1:
-            raise ValueError(f"share={share}: a share of the tokens, above 0 and below 1; 0.15 is usual.")
+        check_probability(mlm_probability)
         if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-            raise ValueError(
-                "The tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
+            raise RecipeError(
+                "the tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
             )
-        self.share, self.seed, self.clock = share, seed, clock
+        self.mlm_probability, self.seed, self.clock = mlm_probability, seed, clock
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         self.special_ids = np.array(sorted(tokenizer.all_special_ids))
         self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)
-        positions = [row.get("position_ids", range(len(row["input_ids"]))) for row in rows]
-        real = [np.ones(len(row["input_ids"]), dtype=np.int64) for row in rows]
+        lengths = [len(row["input_ids"]) for row in rows]
         return {
             "input_ids": pad(masked, self.pad_id),
-            "attention_mask": pad(real, 0),
-            "position_ids": pad(positions, 0),
-            "labels": pad(labels, UNLABELLED),
+            "attention_mask": pad(([1] * length for length in lengths), 0),
+            "position_ids": pad((row.get("position_ids", range(len(row["input_ids"]))) for row in rows), 0),
+            "labels": pad(labels, IGNORE_INDEX),
         }
 
     def mask(self, row: dict[str, list[int] | int]) -> tuple[np.ndarray, np.ndarray]:
@@ -297,37 +286,32 @@ class MaskingCollator:
         epoch = row.get("epoch", self.clock.epoch if self.clock else 0)
         generator = np.random.default_rng([self.seed, epoch, row["row"]])
         ids = np.array(row["input_ids"])
-        places = np.flatnonzero(~np.isin(ids, self.special_ids))  # [N]
-        words = np.array(row["word_ids"])[places] if "word_ids" in row else np.arange(len(places))
-        chosen = places[choose(words, self.share, generator)]
-        labels = np.full_like(ids, UNLABELLED)
+        ordinary = np.flatnonzero(~np.isin(ids, self.special_ids))  # [N]
+        words = np.array(row["word_ids"])[ordinary] if "word_ids" in row else np.arange(len(ordinary))
+        chosen = ordinary[choose(words, self.mlm_probability, generator)]
+        labels = np.full_like(ids, IGNORE_INDEX)
         labels[chosen] = ids[chosen]
         ids[chosen] = self.replace(ids[chosen], generator)
         return ids, labels
 
     def replace(self, ids: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """What stands in the place of tokens that are to be predicted: [MASK], any ordinary token, or the same."""
+        """What stands instead of the tokens that are to be predicted: [MASK], any ordinary token, or the same."""
         draw = generator.random(len(ids))
         others = generator.choice(self.ordinary_ids, len(ids))
         return np.where(draw < AS_MASK, self.mask_id, np.where(draw < AS_MASK + AS_RANDOM, others, ids))
 
 
-def choose(words: np.ndarray, share: float, generator: np.random.Generator) -> np.ndarray:
-    """Whole words in random order until `share` of the tokens is chosen.
+def choose(words: np.ndarray, mlm_probability: float, generator: np.random.Generator) -> np.ndarray:
+    """Whole words in random order until the fraction `mlm_probability` of the tokens is chosen: a mask, bool [N].
 
-    The word that would go beyond is taken with such a probability that `share` is met in expectation, exactly and
-    for any lengths: always to leave it out would mask less, and long words too seldom.
-
-    Args:
-        words: the word of each token, [N].
-
-    Returns:
-        Which tokens are chosen, bool [N].
+    The word that would go beyond is taken with such a probability that the fraction is met in expectation, exactly and
+    for any lengths: always to leave it out would mask less, and long words too seldom. `words` has the word of each
+    token, [N].
     """
     _, word, sizes = np.unique(words, return_inverse=True, return_counts=True)  # [N] and [W]
     order = generator.permutation(len(sizes))  # [W]
     before = np.cumsum(sizes[order]) - sizes[order]  # tokens chosen before this word has its turn
-    left = share * len(words) - before
+    left = mlm_probability * len(words) - before
     taken = np.zeros(len(sizes), dtype=bool)
     taken[order] = (left > 0) & (generator.random() * sizes[order] < left)
     return taken[word]

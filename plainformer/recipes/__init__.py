@@ -1,0 +1,15 @@
+"""What the recipes in scripts/run_*.py share, in the order of their steps.
+
+    arguments    the command line
+    run_folder   the folder of a run: what it holds, whether the run is new or is continued
+    checkpoints  what the config.json of a checkpoint says
+    data_files   one reader for each file format
+    splits       files or a dataset of the Hub -> train, validation and test
+    columns      finding and checking columns; labels
+    models       tokenizer and model
+    masking      rows and masks for masked-LM training
+    training     train, evaluate, predict
+    metrics      one metric for each task
+
+It needs the extra `train` (`pip install plainformer[train]`). Importing plainformer does not import this package.
+"""

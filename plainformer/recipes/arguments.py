@@ -1,0 +1,269 @@
+"""The command line of a recipe: the flags that all recipes have, their defaults, and which of them go together."""
+
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import HfArgumentParser, TrainingArguments
+
+from ..positions_plainformer import POSITION_KINDS
+from .data_files import FORMATS
+from .errors import RecipeError
+
+LOWER_IS_BETTER = ("loss", "mse", "perplexity")  # Trainer itself knows the loss only
+BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
+ARCHITECTURE = (
+    *BEYOND_BERT,
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "initializer_range",
+)
+KINDS_HELP = ", ".join(f"{name} ({kind.summary})" for name, kind in POSITION_KINDS.items())
+
+
+def flag(help_text: str, default: Any = None, **metadata: Any) -> Any:
+    """A field of a dataclass of arguments, with what --help says of it."""
+    return field(default=default, metadata={"help": help_text, **metadata})
+
+
+@dataclass
+class ModelArguments:
+    """Which model. Without --model_name_or_path the architecture flags build one from random weights."""
+
+    model_name_or_path: str | None = flag("A Plainformer or BERT checkpoint, a folder or a Hub id, to start from.")
+    model_revision: str = flag("Its branch, tag or commit on the Hub.", "main")
+    token: str | None = flag("A Hub token, for private checkpoints.")
+    cache_dir: str | None = flag("Where downloads and prepared data are kept.")
+    tokenizer_name: str | None = flag("A tokenizer (folder or Hub id) or a vocab.txt, instead of the model's.")
+    vocab_size: int = flag("Without tokenizer and model: the size of a vocabulary trained on the texts.", 30522)
+    cased: bool = flag("A vocab.txt or a trained vocabulary keeps upper case.", False)
+    # None is "not chosen"; of `bool | None` the parser would make a flag that needs a value.
+    position_embedding_type: str | None = flag(f"{KINDS_HELP}.", choices=POSITION_KINDS.keys())
+    pre_norm: bool = flag("LayerNorm before each sub-layer.")
+    embedding_norm: bool = flag("LayerNorm on the summed embeddings.")
+    scale_embedding: bool = flag("Token embeddings times sqrt(hidden_size).")
+    hidden_size: int | None = flag("Width of the hidden states.")
+    num_hidden_layers: int | None = flag("Encoder layers.")
+    num_attention_heads: int | None = flag("Attention heads.")
+    intermediate_size: int | None = flag("Width of the feed-forward layers.")
+    max_position_embeddings: int | None = flag("Positions, where the position kind has a limit.")
+    initializer_range: float | None = flag("Spread of the random weights (0.02); narrow models learn faster from 0.06.")
+    classifier_pooling: str | None = flag("What a classifier of whole texts reads.", choices=["cls", "mean"])
+    hidden_dropout_prob: float | None = flag("Dropout on hidden states.")
+    attention_probs_dropout_prob: float | None = flag("Dropout on attention weights.")
+    classifier_dropout: float | None = flag("Dropout before the classifier.")
+    bert_baseline: bool = flag(
+        "transformers' own BERT class instead, to compare with; no Plainformer comes out.", False
+    )
+
+    def chosen(self, names: Iterable[str]) -> dict[str, Any]:
+        """Those of these fields that the user has given a value."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def hub_options(self) -> dict[str, Any]:
+        """How the checkpoint is loaded from the Hub."""
+        return {"revision": self.model_revision, "token": self.token, "cache_dir": self.cache_dir}
+
+
+@dataclass
+class DataArguments:
+    """Where the data is and how much of it is used. Each recipe adds the flags of its own."""
+
+    dataset_name: str | None = flag("A dataset of the Hub, instead of files.")
+    dataset_config_name: str | None = flag("Its configuration, where it has several.")
+    train_file: str | None = flag("Training data: .csv .tsv .json .jsonl .txt .parquet or .conll.")
+    validation_file: str | None = flag("Data to evaluate on, in any of these formats.")
+    test_file: str | None = flag("Data to predict on; labels are not needed.")
+    file_format: str | None = flag(f"How to read the files whatever their names are: {', '.join(FORMATS)}.")
+    validation_split_percentage: int | None = flag(
+        "Without validation data: cut off this percentage of the training data."
+    )
+    max_train_samples: int | None = flag("For a try-out: train on so many rows, drawn at random with --seed.")
+    max_eval_samples: int | None = flag("The same for evaluation.")
+    max_predict_samples: int | None = flag("Predict the first so many rows only.")
+    max_seq_length: int = flag("Longer inputs are cut at so many tokens.", 128)
+    preprocessing_num_workers: int | None = flag("Processes that tokenize.")
+    overwrite_cache: bool = flag("Tokenize anew, whatever is cached.", False)
+    early_stopping_patience: int | None = flag("Stop after so many evaluations in a row without a better metric.")
+    # The flags that the user gave; `parse_args` fills it in, and it is none of the flags.
+    given: tuple[str, ...] = field(default=(), init=False, repr=False)
+
+    def file_of(self, split: str) -> str | None:
+        """The file that a split is read from, if any."""
+        return getattr(self, f"{split}_file")
+
+
+Arguments = tuple[ModelArguments, DataArguments, TrainingArguments]
+
+
+def parse_args(
+    data_class: type[DataArguments], argv: Sequence[str] | None, description: str, **defaults: Any
+) -> Arguments:
+    """The command line; a single .json or .yaml file works too.
+
+    What the user did not give comes from `defaults` (the recipe's own), from what the given files imply (`do_train`
+    where there is a training file, ...), and else from the dataclasses.
+
+    Raises:
+        RecipeError: an unknown flag, or values that do not go together.
+    """
+    parser = HfArgumentParser(
+        (ModelArguments, data_class, TrainingArguments),
+        allow_abbrev=False,
+        description=description,
+        usage="%(prog)s --train_file FILE --output_dir FOLDER [--FLAG VALUE ...]  (--help has all flags)",
+    )
+    given = _given(parser, sys.argv[1:] if argv is None else [str(word) for word in argv])
+    if not given.get("output_dir"):
+        raise RecipeError("--output_dir is missing: say where the model goes.")
+    values = {**_general_defaults(given), **defaults, **given}
+    try:
+        model_args, data_args, training_args = parser.parse_dict({**values, **_evaluation_defaults(values)})
+    except (ValueError, TypeError, ImportError) as error:
+        raise RecipeError(str(error)) from error
+    data_args.given = tuple(sorted(given))  # sorted: it is part of what prepared data is cached by
+    if data_args.early_stopping_patience:  # or a run that is continued would wait anew
+        training_args.restore_callback_states_from_checkpoint = True
+    _check_together(model_args, data_args, training_args)
+    transformers.set_seed(training_args.seed)
+    return model_args, data_args, training_args
+
+
+def _given(parser: HfArgumentParser, argv: list[str]) -> dict[str, Any]:
+    """The values that the user gave, and no defaults."""
+    if len(argv) == 1 and argv[0].endswith((".json", ".yaml", ".yml")):
+        argv = _read_settings(argv[0])
+    names, unset = {action.dest for action in parser._actions} - {"help"}, object()
+    parser.set_defaults(**dict.fromkeys(names, unset))
+    namespace, unknown = parser.parse_known_args(argv)
+    values = {name: value for name, value in vars(namespace).items() if value is not unset}
+    values.update({word.removeprefix("--").split("=")[0]: None for word in unknown[:1]})
+    for name in set(values) - names:
+        close = difflib.get_close_matches(name, names, n=1)
+        raise RecipeError(f"--{name} is no argument.{f' Did you mean --{close[0]}?' if close else ' See --help.'}")
+    return values
+
+
+def _read_settings(path: str) -> list[str]:
+    """The words of the same command line, so that values are checked and converted as they are there."""
+    import yaml  # comes with transformers
+
+    read = json.loads if path.endswith(".json") else yaml.safe_load
+    try:
+        values = read(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise RecipeError(f"{path} could not be read: {error}") from error
+    if not isinstance(values, dict):
+        raise RecipeError(f"{path} holds no settings: write name: value pairs, or an object in JSON.")
+    for name, value in values.items():
+        if isinstance(value, list):
+            raise RecipeError(f"{path}: {name} is a list. Write it as on the command line, as one text: a,b.")
+    given = {name: value for name, value in values.items() if value is not None}
+    return [f"--{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in given.items()]
+
+
+def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
+    defaults: dict[str, Any] = {
+        "report_to": "none",
+        "save_total_limit": 2,
+        "logging_steps": 0.05,  # twenty times in all
+        "dataloader_pin_memory": torch.cuda.is_available(),
+        # Random weights need larger steps than trained ones.
+        "learning_rate": 5e-5 if given.get("model_name_or_path") else 3e-4,
+    }
+    if not {"do_train", "do_eval", "do_predict"} & set(given):
+        from_hub = bool(given.get("dataset_name"))
+        defaults["do_train"] = from_hub or bool(given.get("train_file"))
+        has_validation = given.get("validation_file") or given.get("validation_split_percentage")
+        defaults["do_eval"] = from_hub or bool(has_validation)
+        defaults["do_predict"] = bool(given.get("test_file"))
+    return defaults
+
+
+def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate and save together and keep the best, except where the user chose something else."""
+    if not values.get("do_train") or not values.get("do_eval"):
+        return {}
+    by_steps = {"eval_steps", "save_steps"} & set(values)
+    strategy = values.get("eval_strategy", values.get("save_strategy", "steps" if by_steps else "epoch"))
+    defaults = {"eval_strategy": strategy, "save_strategy": strategy, "load_best_model_at_end": strategy != "no"}
+    if strategy == "steps":
+        steps = values.get("eval_steps", values.get("save_steps", 500))
+        defaults |= {"eval_steps": steps, "save_steps": steps}
+    return {name: value for name, value in defaults.items() if name not in values}
+
+
+def _check_together(model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:
+    """Raise a RecipeError for flags that do not go together."""
+    source, chosen = model_args.model_name_or_path, model_args.chosen(ARCHITECTURE)
+    if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
+        raise RecipeError(
+            "there is nothing to do: give --train_file, --validation_file, --test_file or --dataset_name."
+        )
+    ours = model_args.chosen((*BEYOND_BERT, "classifier_pooling"))
+    if model_args.bert_baseline and ours:
+        raise RecipeError(f"--bert_baseline is BERT as it is, without {', '.join(ours)}: leave out one of the two.")
+    if source and chosen:
+        named = " ".join(f"--{name} {value}" for name, value in chosen.items())
+        raise RecipeError(
+            f"{named} with --model_name_or_path {source}: a checkpoint brings its own architecture and weights. "
+            "Leave out one of the two."
+        )
+    if not training_args.do_train and not source:
+        raise RecipeError("without training there must be a model: give --model_name_or_path, or --train_file.")
+    if data_args.early_stopping_patience and not training_args.load_best_model_at_end:
+        raise RecipeError(
+            f"--early_stopping_patience {data_args.early_stopping_patience} needs evaluations while training: give "
+            "--validation_file or --validation_split_percentage, and leave --load_best_model_at_end on."
+        )
+    if getattr(training_args, "overwrite_output_dir", False):
+        raise RecipeError("--overwrite_output_dir is not supported, so that no run is lost: name another --output_dir.")
+
+
+def check_at_least(data_args: DataArguments, least: int, *names: str) -> None:
+    """Raise a RecipeError for arguments that are given and smaller."""
+    for name in names:
+        value = getattr(data_args, name)
+        if value is not None and value < least:
+            raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
+
+
+def choose_metric(data_args: DataArguments, training_args: TrainingArguments, names: Sequence[str]) -> None:
+    """The metric that decides which model is the best, and which way is better, unless the user gave them.
+
+    Args:
+        names: the metrics of the recipe, the one that decides by default first.
+
+    Raises:
+        RecipeError: the user's metric is none of them. Trainer would notice it at the first evaluation only.
+    """
+    if not training_args.load_best_model_at_end:
+        return
+    if "metric_for_best_model" not in data_args.given:
+        training_args.metric_for_best_model = names[0]
+    chosen = training_args.metric_for_best_model.removeprefix("eval_")
+    if chosen not in (*names, "loss"):
+        raise RecipeError(
+            f"--metric_for_best_model {training_args.metric_for_best_model}: there is no such metric here, only "
+            f"{', '.join(dict.fromkeys((*names, 'loss')))}."
+        )
+    if "greater_is_better" not in data_args.given:
+        training_args.greater_is_better = chosen not in LOWER_IS_BETTER
+
+
+def refuse_label_smoothing(training_args: TrainingArguments, task: str) -> None:
+    """For tasks without class labels, where Trainer would hide the labels from the model."""
+    if training_args.label_smoothing_factor:
+        raise RecipeError(
+            f"--label_smoothing_factor {training_args.label_smoothing_factor} does not go with {task}, whose labels "
+            "are not one class each: leave it out."
+        )

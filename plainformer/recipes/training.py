@@ -1,0 +1,179 @@
+"""Training, evaluating and predicting, and the end of the program, whether it is a result, an error or a signal."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from torch.utils.data import DataLoader
+from transformers import (
+    EarlyStoppingCallback,
+    EvalPrediction,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
+
+from .errors import DataError, RecipeError
+from .run_folder import Run, last_checkpoint
+
+Measure = Callable[[EvalPrediction], dict[str, float]]
+
+
+class OrderedTrainer(Trainer):
+    """A Trainer whose predictions come in the order of the rows.
+
+    Grouping by length, which is meant for training, sorts the rows that are evaluated and predicted too, and the
+    predictions come back in that order.
+    """
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
+        with self._in_order():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
+        with self._in_order():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """The setting has one name in transformers 4 and another in 5."""
+        settings = {"group_by_length": False, "train_sampling_strategy": "random"}
+        before = {name: getattr(self.args, name) for name in settings if hasattr(self.args, name)}
+        for name in before:
+            setattr(self.args, name, settings[name])
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self.args, name, value)
+
+
+class BestCheckpointHere(TrainerCallback):
+    """A run that is continued in a folder which was moved finds its best checkpoint there, not where it was."""
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        if state.best_model_checkpoint:
+            state.best_model_checkpoint = str(Path(args.output_dir) / Path(state.best_model_checkpoint).name)
+
+
+def make_trainer(
+    run: Run,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    inputs: dict[str, Dataset],
+    measures: dict[str, Measure],
+    callbacks: Iterable[TrainerCallback] = (),
+    **options: Any,
+) -> Trainer:
+    """The trainer of a run.
+
+    Args:
+        inputs: for each split what the model takes.
+        measures: for each split that has labels the function from predictions to metrics.
+        callbacks: those of the recipe; early stopping, if it was asked for, and what a run needs anyway are added.
+        options: further arguments of `Trainer`.
+    """
+    patience = run.data_args.early_stopping_patience
+    stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
+    return OrderedTrainer(
+        model=model,
+        args=run.training_args,
+        train_dataset=inputs.get("train"),
+        eval_dataset=inputs.get("validation"),
+        processing_class=tokenizer,
+        compute_metrics=measures.get("validation"),
+        callbacks=[*callbacks, BestCheckpointHere(), *stopping],
+        **options,
+    )
+
+
+def train_and_evaluate(
+    run: Run, trainer: Trainer, inputs: dict[str, Dataset], measures: dict[str, Measure]
+) -> tuple[dict[str, float], Any]:
+    """Train, evaluate and predict, as far as the run does.
+
+    Returns:
+        The metrics of all three, which are in `train_results.json`, `eval_results.json` and `predict_results.json` too;
+        and the predictions for the test split, or None.
+    """
+    args, metrics, predictions = run.training_args, {}, None
+    run.write("running")
+    if args.do_train:
+        metrics |= _train(run, trainer)
+    if args.do_eval:
+        rows = inputs["validation"]
+        metrics |= _report(trainer, "eval", {**trainer.evaluate(eval_dataset=rows), "eval_samples": len(rows)})
+    if args.do_predict:
+        trainer.compute_metrics, rows = measures.get("test"), inputs["test"]
+        output = trainer.predict(rows, metric_key_prefix="predict")
+        metrics |= _report(trainer, "predict", {**output.metrics, "predict_samples": len(rows)})
+        predictions = output.predictions
+    return metrics, predictions
+
+
+def _train(run: Run, trainer: Trainer) -> dict[str, float]:
+    """Train from the run's checkpoint if it has one, and save the (best) model with its tokenizer."""
+    if run.training_args.label_smoothing_factor:
+        # Its loss is a mean over each batch, whatever the model says, and 4.57 would add these up instead of averaging.
+        trainer.model_accepts_loss_kwargs = False
+    with _interruptible(run):
+        result = trainer.train(resume_from_checkpoint=run.checkpoint)
+    trainer.save_model()
+    trainer.save_state()
+    return _report(trainer, "train", {**result.metrics, "train_samples": len(trainer.train_dataset)})
+
+
+def _report(trainer: Trainer, split: str, metrics: dict[str, float]) -> dict[str, float]:
+    trainer.log_metrics(split, metrics)
+    trainer.save_metrics(split, metrics)
+    return metrics
+
+
+# The end of the program
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a run as Ctrl-C does."""
+
+
+@contextmanager
+def _interruptible(run: Run) -> Iterator[None]:
+    """On Ctrl-C and SIGTERM a line says what is kept and how to continue."""
+
+    def terminate(number: int, frame: Any) -> None:
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not the main thread: whoever started it handles signals
+        before = None
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = last_checkpoint(run.folder)
+        kept = f"The last checkpoint is {kept}" if kept else "There is no checkpoint yet"
+        run.say(f"\nstopped. {kept}: the same command with --resume_from_checkpoint true goes on from there.")
+        raise
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+
+
+def launch(main: Callable[[], Any]) -> None:
+    """Run a recipe as a program: errors of the user's are one line and exit code 2; Ctrl-C is 130 and SIGTERM 143."""
+    try:
+        main()
+    except (RecipeError, DataError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Terminated:
+        sys.exit(143)
+    except KeyboardInterrupt:
+        sys.exit(130)
