@@ -1,13 +1,13 @@
-"""Plainformer against transformers' BERT: time and memory, on real text, with the same numbers.
+"""Plainformer against transformers' BERT: time and memory, on real texts, with the same numbers.
 
     python benchmarks/benchmark.py                                    every row
     python benchmarks/benchmark.py inference-shuffled padding -n 3    some rows, three repeats
 
-Every figure is the median of ratios of two sides that ran in turn in this very run; the column "apart" says how far
-their numbers are apart, and sides that differ stop the run. (The rows of memory take the models of the rows of time,
-the share of the limit has no second model, and int8 is judged by the cosines of its pooled outputs.) Rows with training
-have dropout on; their check is made with dropout off. The table goes to the terminal, every single measurement to a
-JSON file.
+Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
+their numbers; if the sides differ, the benchmark stops. Three kinds of rows have no such column: memory (the models are
+those of the rows of time), `share-of-limit` (there is one model only) and int8 (the cosines of its pooled outputs are
+checked instead). Training rows have dropout on; their check has dropout off. The table goes to the terminal, and every
+measurement to a JSON file.
 """
 
 import argparse
@@ -48,9 +48,9 @@ from plainformer.quantization import quantize_int8
 Batch = dict[str, Tensor]
 Sides = tuple[nn.Module, nn.Module]  # BERT's and ours
 
-BATCH_SIZE, MAX_LENGTH, MASKED_SHARE = 32, 256, 0.15
-LEAST_COSINE = 0.99  # of pooled outputs in int8 and in float32, on average
-TOLERANCE, CUDA_TOLERANCE = 1e-5, 1e-4  # float32; a GPU sums in another order for each shape
+BATCH_SIZE, MAX_LENGTH, MLM_PROBABILITY = 32, 256, 0.15
+LEAST_COSINE = 0.99  # mean cosine of pooled outputs in int8 with those in float32
+TOLERANCE, CUDA_TOLERANCE = 1e-5, 1e-4  # float32; on a GPU the order of a sum depends on the shape
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
 HEADS = {
@@ -78,7 +78,7 @@ def english_reviews() -> list[str]:
 
 
 def make_batches(texts: list[str], device: str) -> list[Batch]:
-    """Batches of 32 texts cut at 256 tokens, each padded to its longest."""
+    """Batches of 32 texts cut at 256 tokens, each padded to its longest text."""
     tokenizer = AutoTokenizer.from_pretrained(get_model_path())
     settings = {"truncation": True, "max_length": MAX_LENGTH, "padding": True, "return_tensors": "pt"}
     chunks = [texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE)]
@@ -86,22 +86,22 @@ def make_batches(texts: list[str], device: str) -> list[Batch]:
 
 
 def with_labels(batch: Batch, head: str) -> Batch:
-    """Labels at 15 % of the real tokens for a masked LM; any two classes for classification."""
-    ids, real = batch["input_ids"], batch["attention_mask"].bool()
+    """Labels at 15 % of the real tokens for a masked LM; two alternating classes for classification."""
+    ids, token_mask = batch["input_ids"], batch["attention_mask"].bool()
     if head == "classification":
         return {**batch, "labels": torch.arange(len(ids), device=ids.device) % 2}
-    chosen = (torch.rand(ids.shape, device=ids.device) < MASKED_SHARE) & real
-    return {**batch, "labels": ids.masked_fill(~chosen, -100)}
+    labelled = (torch.rand(ids.shape, device=ids.device) < MLM_PROBABILITY) & token_mask
+    return {**batch, "labels": ids.masked_fill(~labelled, -100)}
 
 
 def minilm_sides(device: str) -> Sides:
-    """The real MiniLM weights in `BertModel` and in ours."""
+    """`BertModel` and our model with the real MiniLM weights."""
     bert = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False, attn_implementation="sdpa")
     return bert.eval().to(device), from_bert(get_model_path()).to(device)
 
 
 def training_sides(head: str, sizes: dict[str, int], device: str) -> Sides:
-    """A fresh BERT with a head, and ours with the same weights."""
+    """A BERT with a head and random weights, and our model with the same weights."""
     torch.manual_seed(0)
     theirs, ours = HEADS[head]
     bert = theirs(BertConfig(**sizes))
@@ -116,8 +116,8 @@ def difference(sides: Sides, batch: Batch) -> float:
         theirs, ours = (side.eval()(**batch) for side in sides)
     if "labels" in batch:
         return abs(float(theirs.loss - ours.loss))
-    real = batch["attention_mask"].bool()
-    return float((theirs.last_hidden_state - ours.last_hidden_state)[real].abs().max())
+    token_mask = batch["attention_mask"].bool()
+    return float((theirs.last_hidden_state - ours.last_hidden_state)[token_mask].abs().max())
 
 
 def infer(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
@@ -153,7 +153,7 @@ def seconds(run: Callable[[], None]) -> float:
 
 
 def in_turn(first: Callable[[], None], second: Callable[[], None], repeats: int) -> dict[str, Any]:
-    """Time two sides in turn, after a warm-up; the order changes each time, so that neither always goes first."""
+    """Time two sides in turn, after a warm-up; the order changes each time, so that no side is always first."""
     first(), second()
     times: tuple[list[float], list[float]] = ([], [])
     for repeat in tqdm(range(repeats), leave=False):
@@ -164,7 +164,7 @@ def in_turn(first: Callable[[], None], second: Callable[[], None], repeats: int)
 
 
 def check(sides: Sides, batches: list[Batch]) -> float:
-    """How far the two sides' numbers are apart; too far stops the benchmark."""
+    """The largest difference of the two sides' numbers; too large a difference stops the benchmark."""
     apart = max(difference(sides, batch) for batch in batches)
     tolerance = CUDA_TOLERANCE if batches[0]["input_ids"].is_cuda else TOLERANCE
     if apart > tolerance:
@@ -173,9 +173,9 @@ def check(sides: Sides, batches: list[Batch]) -> float:
 
 
 def compare(sides: Sides, batches: list[Batch], work: Callable, repeats: int) -> dict[str, Any]:
-    """BERT's time over ours, and how far their numbers are apart."""
+    """BERT's time over ours, and the largest difference of their numbers."""
     apart = check(sides, batches)
-    if batches[0]["input_ids"].is_cuda:  # the numbers are compared in float32, the times taken in bfloat16
+    if batches[0]["input_ids"].is_cuda:  # numbers are compared in float32, times are measured in bfloat16
         sides = tuple(side.to(torch.bfloat16) for side in sides)
     return {**in_turn(*(work(side, batches) for side in sides), repeats), "difference": apart}
 
@@ -242,7 +242,7 @@ def _peaks(shape: str, repeats: int, device: str) -> dict[str, Any]:
 
 
 def peak_of(shape: str, side: int, device: str) -> int:
-    """Bytes at the peak of two training steps: of the whole process, or of what was allocated on the GPU."""
+    """Peak memory of two training steps in bytes: of the whole process, or on the GPU of what was allocated."""
     batches = [with_labels(batch, "masked-lm") for batch in make_batches(reviews()[: 2 * BATCH_SIZE], device)]
     sides = training_sides("masked-lm", {"MINILM": MINILM, "BERT_BASE": BERT_BASE}[shape], device)
     model = sides[side]
@@ -254,7 +254,7 @@ def peak_of(shape: str, side: int, device: str) -> int:
         return torch.cuda.max_memory_allocated()
     status = Path("/proc/self/status")
     peak = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    if peak:  # Linux hands ru_maxrss down from the process that started this one
+    if peak:  # on Linux a process inherits ru_maxrss from its parent
         return int(peak[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -263,7 +263,7 @@ def int8(repeats: int, device: str) -> dict[str, Any]:
     """MiniLM in int8 on the CPU, shuffled batches, against BERT in float32."""
     bert, ours = minilm_sides("cpu")
     quantised = quantize_int8(ours)
-    with warnings.catch_warnings():  # torch announces that this function will go one day
+    with warnings.catch_warnings():  # torch warns that this function is deprecated
         warnings.simplefilter("ignore")
         bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})
     batches = make_batches(reviews()[: 8 * BATCH_SIZE], "cpu")
@@ -279,17 +279,17 @@ def int8(repeats: int, device: str) -> dict[str, Any]:
 
 
 def _cosine(model: nn.Module, other: nn.Module, batches: list[Batch]) -> float:
-    """The mean cosine of what two models say about a text: the mean of the hidden states of its tokens."""
+    """The mean cosine of the pooled outputs of two models (the mean over real tokens)."""
     cosines = []
     with torch.inference_mode():
         for batch in batches:
-            real = batch["attention_mask"][..., None]  # [B, L, 1]
-            pooled = [(side(**batch).last_hidden_state * real).sum(dim=1) for side in (model, other)]
+            token_mask = batch["attention_mask"][..., None]  # [B, L, 1]
+            pooled = [(side(**batch).last_hidden_state * token_mask).sum(dim=1) for side in (model, other)]
             cosines.append(F.cosine_similarity(*pooled))
     return float(torch.cat(cosines).mean())
 
 
-def share_of_limit(repeats: int, device: str) -> dict[str, Any]:
+def limit_ratio(repeats: int, device: str) -> dict[str, Any]:
     """Time of the bare matrix products for the same real tokens, over ours (MiniLM, shuffled, inference)."""
     batches = make_batches(reviews()[: 8 * BATCH_SIZE], device)
     _, model = minilm_sides(device)
@@ -297,7 +297,7 @@ def share_of_limit(repeats: int, device: str) -> dict[str, Any]:
 
 
 def bare_products(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
-    """The linear maps of every layer on the real tokens, and the two products of attention in every sequence."""
+    """The linear maps of every layer on the real tokens, and the two products of attention for every sequence."""
     linears = [module for module in model.layers.modules() if isinstance(module, nn.Linear)]
     heads, size = model.config.num_attention_heads, model.layers[0].attention.head_size
     lengths = [batch["attention_mask"].sum(dim=1).tolist() for batch in batches]
@@ -321,19 +321,19 @@ def bare_products(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
 
 
 def padding(repeats: int, device: str) -> dict[str, Any]:
-    """Equal real tokens with 0, 50, 80 and 95 % padding: time relative to none, for ours and for BERT."""
+    """The same tokens with 0, 50, 80 and 95 % padding: time over the time without padding, for ours and for BERT."""
     texts = [text for text in reviews() if len(text) > 40][:64]
     batch = make_batches(texts, device)[0]
     batch = {name: ids[:, :24] for name, ids in batch.items()}  # 32 texts of 24 tokens
     bert, ours = minilm_sides(device)
-    shares = (0.0, 0.5, 0.8, 0.95)
-    padded = [{n: F.pad(ids, (0, round(24 / (1 - share)) - 24)) for n, ids in batch.items()} for share in shares]
+    fractions = (0.0, 0.5, 0.8, 0.95)
+    padded = [{n: F.pad(ids, (0, round(24 / (1 - part)) - 24)) for n, ids in batch.items()} for part in fractions]
     apart = check((bert, ours), padded)
-    runs = {name: [infer(model, [one]) for one in padded] for name, model in (("ours", ours), ("BERT", bert))}
-    times = [{name: [seconds(run) for run in runs[name]] for name in runs} for _ in range(repeats + 1)]
+    calls = {name: [infer(model, [one]) for one in padded] for name, model in (("ours", ours), ("BERT", bert))}
+    times = [{name: [seconds(call) for call in calls[name]] for name in calls} for _ in range(repeats + 1)]
     rows = {
-        name: [statistics.median(one[name][i] / one[name][0] for one in times[1:]) for i in range(len(shares))]
-        for name in runs
+        name: [statistics.median(one[name][i] / one[name][0] for one in times[1:]) for i in range(len(fractions))]
+        for name in calls
     }
     return {"ratio": rows["ours"][-1], "low": min(rows["ours"]), "high": max(rows["ours"]), "difference": apart, **rows}
 
@@ -348,7 +348,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "masked-lm-base": masked_lm_base,
     "classification": classification,
     "int8": int8,
-    "share-of-limit": share_of_limit,
+    "share-of-limit": limit_ratio,
     "padding": padding,
 }
 

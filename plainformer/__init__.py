@@ -13,8 +13,8 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from .bert_conversion import from_bert, to_bert
 from .configuration_plainformer import PlainformerConfig
+from .conversion import from_bert, to_bert
 from .encoding import encode
 from .modeling_plainformer import (
     PlainformerForMaskedLM,
@@ -23,8 +23,8 @@ from .modeling_plainformer import (
     PlainformerForSequenceClassification,
     PlainformerForTokenClassification,
     PlainformerModel,
-    PlainformerPreTrainedModel,
 )
+from .pretrained_plainformer import PlainformerPreTrainedModel
 from .tokenization_plainformer import load_tokenizer, train_tokenizer
 
 __version__ = "0.1.0"

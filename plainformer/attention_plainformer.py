@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
 from .kernels_plainformer import KERNELS, eager_attention
-from .padding_plainformer import Layout
+from .layouts_plainformer import Layout
+from .positions_plainformer import POSITION_KINDS
 
 
 class PlainformerAttention(nn.Module):
@@ -24,6 +25,9 @@ class PlainformerAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
+        position_kind = POSITION_KINDS[config.position_embedding_type]
+        self.rotation = position_kind.rotation(config)
+        self.bias = None if position_kind.bias is None else position_kind.bias(config)
         self.weights_dropout_prob = config.attention_probs_dropout_prob
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -35,7 +39,9 @@ class PlainformerAttention(nn.Module):
         query = self.q_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         key = self.k_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         value = self.v_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
+        query = self.rotation(query, layout.position_ids)
+        key = self.rotation(key, layout.position_ids)
         kernel = eager_attention if output_attentions else KERNELS[self.config._attn_implementation]
         dropout_p = self.weights_dropout_prob if self.training else 0.0
-        context, weights = layout.attend(kernel, query, key, value, dropout_p)
+        context, weights = layout.attend(kernel, query, key, value, dropout_p, self.bias)
         return self.dropout(self.o_proj(context.flatten(-2))), weights

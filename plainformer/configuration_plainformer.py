@@ -203,11 +203,12 @@ class PlainformerConfig(PretrainedConfig):
         transformers copies the file of the class being saved; for a subclass of yours that is not this package's.
         A reader who loaded nothing but the configuration has no modeling file to copy.
         """
-        modeling_file = Path(__file__).with_name("modeling_plainformer.py")
-        if modeling_file.exists() and not os.path.isfile(save_directory):
+        named = {Path(__file__).with_name(f"{reference.partition('.')[0]}.py") for reference in AUTO_MAP.values()}
+        if all(file.exists() for file in named) and not os.path.isfile(save_directory):
             os.makedirs(save_directory, exist_ok=True)
-            for file in {str(modeling_file), *get_relative_import_files(modeling_file)}:
-                shutil.copyfile(file, Path(save_directory, Path(file).name))
+            imported = (Path(path) for file in named for path in get_relative_import_files(file))
+            for file in named.union(imported):
+                shutil.copyfile(file, Path(save_directory, file.name))
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod

@@ -7,19 +7,22 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .configuration_plainformer import CLASSIFIER_POOLINGS, PlainformerConfig
-from .modeling_plainformer import PlainformerPreTrainedModel
+from .checks import check_model
+from .configuration_plainformer import CLASSIFIER_POOLINGS
+from .labels_plainformer import HeadLabels
+from .layouts_plainformer import pool
+from .pretrained_plainformer import PlainformerPreTrainedModel
+from .tokenization_plainformer import to_utf8
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.get_logger(__name__)
 
-NO_LIMIT = int(1e30)  # the `model_max_length` of a tokenizer that has none
-TEXTS_PER_CHUNK = 4096  # texts that the tokenizer is given at once, so that its progress shows
+NO_LIMIT = int(1e30)  # the `model_max_length` of a tokenizer without a limit
+TEXTS_PER_CHUNK = 4096  # texts per call of the tokenizer; a progress bar moves after each call
 
 
 def encode(
@@ -35,45 +38,34 @@ def encode(
 ) -> Tensor:
     """One vector per text, in the order of the texts.
 
-    The texts are sorted by length and cut into batches of about equally many tokens, so that short texts do not wait
-    for long ones and no batch outgrows the memory. The vector is that of the encoder's last layer; a head, if `model`
-    has one, is not used.
+    The texts are sorted by length and split into batches of about equally many tokens, so that every batch takes about
+    the same time and memory. The vectors are pooled from the encoder's last layer; a head of `model` is not used.
 
     Args:
         model: a Plainformer model, on the device where it should run. Each module's training mode is restored.
-        tokenizer: the one that belongs to it.
+        tokenizer: the tokenizer of the model.
         texts: the texts, in a list or any other iterable with an order.
-        pooling: "mean" over the real tokens, or "cls", the first of them.
-        normalize: divide each vector by its length, so that a dot product is a cosine.
-        max_length: the most tokens of a text; longer ones are cut off, and a logged warning says how many. By default
-            what the tokenizer and the model allow.
-        tokens_per_batch: about how many tokens are computed at once.
+        pooling: "mean" (over the real tokens) or "cls" (the first real token).
+        normalize: divide each vector by its norm, so that a dot product is a cosine.
+        max_length: the maximum number of tokens of a text. Longer texts are cut off, and a logged warning says how
+            many. The default is the limit of the tokenizer and the model.
+        tokens_per_batch: the number of tokens that are computed at once, approximately.
         show_progress: show a progress bar.
 
     Returns:
-        float32 vectors on the CPU, [len(texts), E]; zeros for a text without a token.
+        float32 vectors on the CPU, [len(texts), E]; zeros for a text without tokens.
 
     Raises:
-        TypeError: `texts` is a single string, a set or a mapping, or holds something other than strings; `model` is
-            not a Plainformer model; a number is not an integer.
+        TypeError: `texts` is a single string, a set or a mapping, or has items that are not strings; `model` is not a
+            Plainformer model; a number is not an integer.
         ValueError: an unknown `pooling`, a number below 1, a `max_length` without room for text, or text that is not
             valid Unicode.
     """
-    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
-    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
-        raise TypeError(
-            f"model is a {type(model).__name__}, not a Plainformer model. "
-            "Convert a BERT with plainformer.from_bert(...)."
-        )
-    if not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"model is a {type(model).__name__} around a Plainformer model: pass what is in it. LoRA layers stay "
-            "active in peft's model.get_base_model()."
-        )
+    check_model(model)
     texts = _read_texts(texts)
     _check_options(pooling, max_length, tokens_per_batch)
     encoder = model.base_model
-    max_length = _longest_allowed(encoder, tokenizer, max_length)
+    max_length = _text_limit(encoder, tokenizer, max_length)
     ids = _tokenize(tokenizer, texts, max_length, show_progress)
     vectors = torch.zeros(len(texts), encoder.config.hidden_size, dtype=torch.float32)
     training = [module for module in model.modules() if module.training]
@@ -83,9 +75,9 @@ def encode(
             for chosen in _batches([len(one) for one in ids], tokens_per_batch):
                 rows = [torch.tensor(ids[index], device=model.device) for index in chosen]
                 mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-                batch = pad_sequence(rows, batch_first=True)  # what stands at padding is never read
-                encoded = encoder(batch, attention_mask=mask, return_layout=True, return_dict=True)
-                vectors[chosen] = encoded.layout.pool(encoded.last_hidden_state, pooling).float().cpu()
+                batch = pad_sequence(rows, batch_first=True)  # the ids at padding are never read
+                encoded = encoder(batch, attention_mask=mask, head_labels=HeadLabels(), return_dict=True)
+                vectors[chosen] = pool(encoded.last_hidden_state, encoded.layout, pooling).float().cpu()
                 progress.update(len(chosen))
     finally:
         for module in training:
@@ -102,13 +94,8 @@ def _read_texts(texts: Iterable[str]) -> list[str]:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"texts[{index}] is {text!r}, a {type(text).__name__}: every text must be a string.")
-        try:
-            text.isascii() or text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"texts[{index}] holds half of a surrogate pair at character {error.start}, which is no valid Unicode: "
-                "read it with its right encoding, or drop it with text.encode('utf-8', 'ignore').decode()."
-            ) from error
+        if not text.isascii():
+            to_utf8(text, index)
     return texts
 
 
@@ -122,19 +109,19 @@ def _check_options(pooling: str, max_length: int | None, tokens_per_batch: int) 
             raise ValueError(f"{name}={value!r} must be at least 1.")
 
 
-def _longest_allowed(
+def _text_limit(
     encoder: PlainformerPreTrainedModel, tokenizer: "PreTrainedTokenizerBase", max_length: int | None
 ) -> int | None:
-    """Tokens at which a text has to be cut off; None where nothing sets a limit."""
+    """The maximum number of tokens of a text, special tokens included; None without a limit."""
     limits = (tokenizer.model_max_length, max_length, encoder.config.position_limit)
-    longest = min((limit for limit in limits if limit is not None), default=NO_LIMIT)
+    max_length = min((limit for limit in limits if limit is not None), default=NO_LIMIT)
     special = tokenizer.num_special_tokens_to_add()
-    if longest <= special:  # tokenizers would not cut anything off then
+    if max_length <= special:  # tokenizers would not cut anything off then
         raise ValueError(
-            f"max_length={longest} leaves no room for text beside {special} special tokens: give at least "
+            f"max_length={max_length} leaves no room for text beside {special} special tokens: give at least "
             f"{special + 1}."
         )
-    return None if longest >= NO_LIMIT else longest
+    return None if max_length >= NO_LIMIT else max_length
 
 
 def _tokenize(
@@ -147,14 +134,14 @@ def _tokenize(
         chunk = texts[start : start + TEXTS_PER_CHUNK]
         encoded = tokenizer(chunk, truncation=max_length is not None, max_length=max_length)
         ids += encoded["input_ids"]
-        cut_off += sum(bool(one.overflowing) for one in encoded.encodings or [])  # only fast tokenizers tell
+        cut_off += sum(bool(one.overflowing) for one in encoded.encodings or [])  # only fast tokenizers have it
     if cut_off:
         logger.warning(f"{cut_off} of {len(texts)} texts were cut off at max_length={max_length} tokens.")
     return ids
 
 
 def _batches(lengths: list[int], tokens_per_batch: int) -> Iterator[list[int]]:
-    """Indices of the texts, longest first: if the memory does not suffice, that shows at once."""
+    """The indices of the texts of each batch, longest texts first: too little memory then shows at once."""
     batch: list[int] = []
     tokens = 0
     with_tokens = [index for index, length in enumerate(lengths) if length]

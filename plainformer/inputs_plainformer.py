@@ -1,15 +1,28 @@
-"""What may be passed to a model, checked before any kernel runs.
+"""What a user passes to a model: checked, refused or completed, before any kernel runs.
 
-Every error names what was wrong, its value and the remedy. Checks that read values are left out where there are none
-to read: while a graph is captured (`torch.compile`, export), under `torch.func.vmap`, on the meta device.
+    read_batch   the arguments of `forward` -> Batch: complete ids, masks and positions, [B, L], and what their values
+                 say, which is read from the device once
+
+Every error names what was wrong, its value and the remedy.
+
+Masked tokens do not exist: at padding all ids and embeddings are 0 from here on, whatever stood there.
+
+Shapes: B batch, L length, S sequences, H heads, E hidden size.
 """
 
 import difflib
 import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .configuration_plainformer import PlainformerConfig
+from .labels_plainformer import HeadLabels
+from .losses_plainformer import IGNORE_INDEX
+from .packing_plainformer import count_positions, count_tokens, find_sequences
+from .values_plainformer import Question, Questions, check_shape, mask_out, refuse_other_than_tensors
 
 REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "vocab_size": "Use the tokenizer that belongs to this model, or resize_token_embeddings for new tokens.",
@@ -18,28 +31,99 @@ REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "type_vocab_size": "Leave token_type_ids out, or build the model with a larger type_vocab_size.",
 }
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
+INTERNAL_ARGUMENTS = ("self", "kwargs", "head_labels")
 
 
-def is_captured() -> bool:
-    """Whether what runs now is being written down as a graph, to be run again on other values and shapes."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+@dataclass
+class Batch:
+    """A batch as it was read.
 
-
-def values_are_known(tensor: Tensor) -> bool:
-    """Whether anything may depend on the values of `tensor` [...], of at least one dimension.
-
-    It may not while a graph is captured, which has to hold for other values too; nor where reading fails: on the meta
-    device, for a fake tensor, for one that `torch.func.vmap` maps over, under a tracer. Nobody lists all of those, so
-    a value is read to find out. A CUDA graph is asked first: reading would spoil it.
+    Attributes:
+        shape: (B, L).
+        input_ids: [B, L], or None where embeddings were given.
+        inputs_embeds: [B, L, E], or None where ids were given.
+        token_type_ids: segment ids [B, L].
+        position_ids: [B, L]; the real tokens of a sequence count from 0 unless the user gave others.
+        token_mask: which places hold a token, bool [B, L]; None when all of them do.
+        attention_mask: who may attend to whom, bool or added to the scores, [B, 1|H, L, L]; None where the user's
+            mask did not say.
+        sequence_ids: the number of each place's sequence in the batch, [B, L]; None when each row is one sequence.
+        is_packed: some row is known to hold several sequences.
+        lengths: how many tokens each sequence has, in order, [S]; None where all places hold tokens of one sequence a
+            row, and where values cannot be read.
+        labels: class ids for the head's loss, `IGNORE_INDEX` where there is none.
+        num_labels: how many of them are labelled; None where there are none or values cannot be read.
     """
-    if is_captured() or tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return False
-    try:
-        value = tensor[:1].any()
-        bool(value), value.tolist()  # some refuse only one way of reading
-    except RuntimeError:
-        return False
-    return True
+
+    shape: tuple[int, int]
+    input_ids: Tensor | None
+    inputs_embeds: Tensor | None
+    token_type_ids: Tensor
+    position_ids: Tensor
+    token_mask: Tensor | None
+    attention_mask: Tensor | None
+    sequence_ids: Tensor | None = None
+    is_packed: bool = False
+    lengths: list[int] | None = None
+    labels: Tensor | None = None
+    num_labels: int | None = None
+
+
+def read_batch(
+    config: PlainformerConfig,
+    sizes: dict[str, int | None],
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None,
+    position_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    packing: dict[str, Tensor | None],
+    head_labels: HeadLabels | None = None,
+) -> Batch:
+    """Read the arguments of `forward`, whose documentation says what each may be.
+
+    Args:
+        sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
+        packing: `cu_seq_lens_q`, `cu_seq_lens_k` and `seq_idx`.
+        head_labels: the labels of a head, which are looked at together with everything else.
+
+    Raises:
+        TypeError: something is no tensor.
+        ValueError: input that cannot be meant.
+    """
+    shape, device = read_shape(input_ids, inputs_embeds, config.hidden_size)
+    refuse_other_than_tensors(attention_mask=attention_mask, token_type_ids=token_type_ids, position_ids=position_ids)
+    refuse_other_than_tensors(**packing)
+    questions = Questions()
+    token_mask, attention_mask = read_mask(attention_mask, shape, config.num_attention_heads, questions)
+    sequence_ids = find_sequences(position_ids, token_mask, packing, shape, questions)
+    num_sequences, lengths = ask_lengths(token_mask, sequence_ids, questions)
+    known = {"shape": shape, "token_mask": token_mask, "sizes": sizes, "questions": questions}
+    if position_ids is None:
+        position_ids = count_positions(token_mask, sequence_ids, shape, device)
+        refuse_too_long(position_ids, sizes["max_position_embeddings"], questions)
+    else:
+        position_ids = read_ids("position_ids", position_ids, "max_position_embeddings", **known)
+    if token_type_ids is None or config.type_vocab_size == 0:
+        token_type_ids = torch.zeros(shape, dtype=torch.long, device=device)
+    else:
+        token_type_ids = read_ids("token_type_ids", token_type_ids, "type_vocab_size", **known)
+    if inputs_embeds is not None:
+        inputs_embeds = mask_out(inputs_embeds, token_mask)
+    else:
+        input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
+    labels, num_labels = read_labels(head_labels, token_mask, shape, questions)
+    questions.read()
+
+    inputs = (input_ids, inputs_embeds, token_type_ids, position_ids)
+    batch = Batch(shape, *inputs, token_mask, attention_mask, sequence_ids, labels=labels)
+    batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
+    batch.lengths = lengths and lengths.answer
+    if sequence_ids is not None:
+        settle_sequences(batch, num_sequences.answer, packing["cu_seq_lens_q"])
+    if batch.lengths is not None and sum(batch.lengths) == shape[0] * shape[1]:
+        batch.token_mask = None  # there is no padding
+    return batch
 
 
 def read_shape(
@@ -68,49 +152,187 @@ def read_shape(
     return (tensor.shape[0], tensor.shape[1]), tensor.device
 
 
-def refuse_other_than_tensors(**named: Any) -> None:
-    """Raise a TypeError for a list or an array; None is an argument that was not given."""
-    for name, value in named.items():
-        if value is not None and not isinstance(value, Tensor):
-            raise TypeError(
-                f"{name} is a {type(value).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer, or "
-                f"torch.as_tensor({name})."
-            )
+def read_mask(
+    attention_mask: Tensor | None, shape: tuple[int, int], num_heads: int, questions: Questions
+) -> tuple[Tensor | None, Tensor | None]:
+    """What an `attention_mask` of any accepted form says.
 
+    Args:
+        attention_mask: None; [B, L] of 1 (token) and 0 (padding); or [B, L, L] or [B, 1|H, L, L] that say who attends
+            to whom, boolean (or integer 0/1), or float to be added to the scores. In the last two every place is a
+            token.
+        shape: (B, L).
+        num_heads: H.
 
-def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
-    """Raise a ValueError unless `tensor` has one of `shapes`."""
-    if tuple(tensor.shape) not in shapes:
-        allowed = " or ".join(map(str, shapes))
-        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {allowed}.")
-
-
-def read_ids(name: str, ids: Tensor, field: str, size: int | None) -> Tensor:
-    """Ids as int64: an embedding takes no bytes or shorts.
+    Returns:
+        token_mask: which places hold a token, bool [B, L]; None when all do.
+        attention_mask: who attends to whom, bool or float [B, 1|H, L, L]; None when the mask does not say.
 
     Raises:
-        ValueError: they are no integers from 0 to size - 1; `field` sets the size, None is no limit.
+        ValueError: another shape, or values that could be read in two ways.
     """
+    if attention_mask is None:
+        return None, None
+    (B, L), H = shape, num_heads
+    if tuple(attention_mask.shape) not in [(B, L), (B, L, L), (B, 1, L, L), (B, H, L, L)]:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, but this batch of {B} rows of {L} tokens takes "
+            f"{(B, L)} (1 for a token, 0 for padding), {(B, L, L)}, {(B, 1, L, L)} or {(B, H, L, L)} "
+            "(who attends to whom)."
+        )
+    if attention_mask.dim() == 2:
+        _check_zero_one(attention_mask, questions)
+        return attention_mask.to(torch.bool), None
+    attention_mask = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask  # [B, 1|H, L, L]
+    if attention_mask.is_floating_point():
+        _check_additive(attention_mask, questions)
+        return None, attention_mask
+    _check_zero_one(attention_mask, questions)
+    return None, attention_mask.to(torch.bool)
+
+
+def ask_lengths(
+    token_mask: Tensor | None, sequence_ids: Tensor | None, questions: Questions
+) -> tuple[Question | None, Question | None]:
+    """Ask for the number of sequences, and for the number of tokens of each; None where the shape tells them."""
+    if sequence_ids is not None:
+        return questions.ask(sequence_ids.amax() + 1), questions.ask(count_tokens(token_mask, sequence_ids))
+    return None, None if token_mask is None else questions.ask(token_mask.sum(dim=1))
+
+
+def settle_sequences(batch: Batch, num_sequences: list[int] | None, boundaries: Tensor | None) -> None:
+    """Is some row packed? Where each row turns out to be one sequence, nothing has to tell sequences apart.
+
+    Args:
+        num_sequences: how many the batch has, [1]; None where values cannot be read. The number of boundaries has to
+            do then.
+    """
+    if num_sequences is None:
+        batch.is_packed = boundaries is not None and boundaries.numel() > 2
+        return
+    batch.is_packed = num_sequences[0] > batch.shape[0]
+    batch.lengths = batch.lengths and batch.lengths[: num_sequences[0]]
+    batch.sequence_ids = batch.sequence_ids if batch.is_packed else None
+
+
+def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Questions) -> None:
+    """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
+
+    Values are asked for only where the padded length leaves a doubt. Where they cannot be read, that length counts.
+    """
+    if limit is None or position_ids.shape[1] <= limit or not position_ids.numel():
+        return
+
+    def check(values: list[int]) -> None:
+        if values[0] > limit:
+            raise ValueError(
+                f"The text is {values[0]} tokens long, but max_position_embeddings={limit} is the limit of this "
+                f"model's learned positions. Truncate it (tokenizer(..., truncation=True, max_length={limit})) or use "
+                "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
+            )
+
+    questions.ask(position_ids.amax() + 1, check, otherwise=[position_ids.shape[1]])
+
+
+def read_ids(
+    name: str,
+    ids: Tensor,
+    field: str,
+    shape: tuple[int, int],
+    token_mask: Tensor | None,
+    sizes: dict[str, int | None],
+    questions: Questions,
+) -> Tensor:
+    """Ids [B, L] as int64, since an embedding takes no bytes or shorts; 0 at padding.
+
+    Args:
+        ids: [B, L], or [1, L] for the same ids in each row.
+        field: the field of the configuration that limits them, to 0 .. sizes[field] - 1.
+
+    Raises:
+        ValueError: another shape, or no integers in this range.
+    """
+    check_shape(name, ids, [shape, (1, shape[1])])
     if ids.is_floating_point():
         raise ValueError(f"{name} is {ids.dtype}, but ids are integers: pass {name}.long().")
-    ids = ids.long()
-    if size is None or not values_are_known(ids) or not ids.numel():
-        return ids
-    low, high = (int(value) for value in ids.aminmax())
-    if low < 0 or high >= size:
-        raise ValueError(
-            f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. {REMEDIES[field]}"
-        )
+    ids, size = mask_out(ids.expand(shape).long(), token_mask), sizes[field]
+
+    def check(values: list[int]) -> None:
+        low, high = values
+        if low < 0 or high >= size:
+            raise ValueError(
+                f"{name} holds {low if low < 0 else high}, but {field}={size} allows 0 to {size - 1}. {REMEDIES[field]}"
+            )
+
+    if size is not None and ids.numel():
+        questions.ask(torch.stack(ids.aminmax()), check)
     return ids
+
+
+def read_labels(
+    head_labels: HeadLabels | None, token_mask: Tensor | None, shape: tuple[int, int], questions: Questions
+) -> tuple[Tensor | None, Question | None]:
+    """The class ids of a head, and the question of how many of them are labelled.
+
+    Raises:
+        ValueError: a class that the head does not have.
+    """
+    labels = None if head_labels is None else head_labels.read(token_mask, shape)
+    if labels is None or not labels.numel():
+        return labels, None
+    labelled = labels != IGNORE_INDEX
+
+    def check(values: list[int]) -> None:
+        _, low, high = values
+        if head_labels.num_classes is not None and (low < 0 or high >= head_labels.num_classes):
+            raise ValueError(
+                f"labels hold {low if low < 0 else high}, but class ids go from 0 to {head_labels.num_classes - 1} "
+                f"({IGNORE_INDEX}: unlabelled). Build the model with the right num_labels (for a masked LM: "
+                "vocab_size), or mend the label."
+            )
+
+    low_and_high = labels.masked_fill(~labelled, 0).aminmax()
+    return labels, questions.ask(torch.stack((labelled.sum(), *low_and_high)), check)
 
 
 def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
     """Raise a TypeError for a keyword that nothing would read: a mistyped `attention_mask` must not go unseen."""
     for name in kwargs:
-        known = [known for known in inspect.signature(forward).parameters if known not in ("self", "kwargs")]
+        known = [known for known in inspect.signature(forward).parameters if known not in INTERNAL_ARGUMENTS]
         close = difflib.get_close_matches(name, [*known, *HEAD_ARGUMENTS], n=1)
         if name in HEAD_ARGUMENTS:
             hint = "Only some models with a head take it."
         else:
             hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
         raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")
+
+
+def _check_zero_one(mask: Tensor, questions: Questions) -> None:
+    if mask.dtype == torch.bool:
+        return
+    is_odd = (mask != 0) & (mask != 1)
+
+    def check(values: list[int]) -> None:
+        if values[0]:
+            raise ValueError(
+                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd][0].item()}, but takes 1 for a token "
+                "and 0 for padding. Scores to add go into a float mask with 3 or 4 dimensions; several sequences in "
+                "one row are told apart by position_ids."
+            )
+
+    questions.ask(is_odd.sum(), check)
+
+
+def _check_additive(mask: Tensor, questions: Questions) -> None:
+    is_one = mask == 1
+
+    def check(values: list[int]) -> None:
+        has_ones, is_zero_one = values
+        if has_ones and is_zero_one:
+            raise ValueError(
+                f"attention_mask is {mask.dtype} of shape {tuple(mask.shape)} and holds only 0 and 1: it could mean "
+                "'0 forbids' or 'add 0 or 1 to the score'. Pass mask.bool() for the first, or use 0 and "
+                "torch.finfo(mask.dtype).min for an additive mask."
+            )
+
+    questions.ask(torch.stack((is_one.any(), (is_one | (mask == 0)).all())), check)

@@ -1,6 +1,6 @@
 """Attention kernels: pure functions from queries, keys and values to what each query sees.
 
-Shapes: B batch, T real tokens, L length, H heads, D head size.
+Shapes: B batch, T real tokens, S sequences, L length, H heads, D head size.
 """
 
 from collections.abc import Callable
@@ -10,41 +10,53 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# (query, key, value, mask, nobody, dropout_p) -> (context, weights or None)
+# (query, key, value, attention_mask, fully_masked, dropout_p) -> (context, weights or None)
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
 
 
 def eager_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    fully_masked: Tensor | None,
+    dropout_p: float,
 ) -> tuple[Tensor, Tensor]:
     """Attention(Q, K, V) = softmax(Q K^T / sqrt(D)) V  (Vaswani et al. 2017, equation 1).
 
     Args:
         query, key, value: [B, H, L, D].
-        mask: bool (True: may attend) or float (added to the scores), broadcast to [B, H, L, L]; or None.
-        nobody: queries that may attend to no key, bool, broadcast to [B, H, L, 1]; their context is zero. Their rows
-            of the mask allow all keys, so that no softmax runs over nothing. None where there are none.
+        attention_mask: bool (True: may attend) or float (added to the scores), broadcast to [B, H, L, L]; or None.
+        fully_masked: queries that may attend to no key, bool, broadcast to [B, H, L, 1]; their context is zero. In
+            the mask they may attend to all keys, so that no softmax runs over nothing. None where there are none.
         dropout_p: dropout on the weights.
 
     Returns:
         context [B, H, L, D] and the weights before dropout [B, H, L, L].
     """
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5  # [B, H, L, L]
-    if mask is not None:
-        additive = mask.dtype != torch.bool
-        scores = scores + mask if additive else scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + attention_mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
-    if nobody is not None:
-        weights = weights.masked_fill(nobody, 0)
+    if fully_masked is not None:
+        weights = weights.masked_fill(fully_masked, 0)
     return F.dropout(weights, dropout_p) @ value, weights
 
 
 def sdpa_attention(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, nobody: Tensor | None, dropout_p: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    fully_masked: Tensor | None,
+    dropout_p: float,
 ) -> tuple[Tensor, None]:
     """The same through torch's fused kernel, which keeps no weights."""
-    context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout_p)
-    return context if nobody is None else context.masked_fill(nobody, 0), None
+    context = F.scaled_dot_product_attention(query, key, value, attn_mask=attention_mask, dropout_p=dropout_p)
+    return context if fully_masked is None else context.masked_fill(fully_masked, 0), None
 
 
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa_attention, "eager": eager_attention}
@@ -73,6 +85,6 @@ def varlen_fits(query: Tensor, dropout_p: float) -> bool:
     )
 
 
-def varlen_attention(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
-    """Attention within each of the sequences in [T, H, D], which start and end at `ends`, int32 [S + 1]."""
-    return load_varlen_attn()(query, key, value, ends, ends, longest, longest)
+def varlen_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+    """Attention within each of the sequences in [T, H, D], whose boundaries are `cu_seqlens`, int32 [S + 1]."""
+    return load_varlen_attn()(query, key, value, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)

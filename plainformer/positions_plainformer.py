@@ -82,6 +82,16 @@ class NoEmbedding(nn.Module):
         return ids.new_zeros((), dtype=torch.float32)
 
 
+class NoRotation(nn.Module):
+    """Leaves queries and keys as they are."""
+
+    def __init__(self, config: Any = None) -> None:
+        super().__init__()
+
+    def forward(self, states: Tensor, position_ids: Tensor) -> Tensor:
+        return states
+
+
 def learned_table(config: Any) -> nn.Embedding:
     """One trained vector for each position below `max_position_embeddings` (Devlin et al. 2019)."""
     return nn.Embedding(config.max_position_embeddings, config.hidden_size)
@@ -89,19 +99,19 @@ def learned_table(config: Any) -> nn.Embedding:
 
 @dataclass(frozen=True)
 class PositionKind:
-    """Where a kind of position works. Each place is built from the configuration; None: nothing happens there.
+    """Where a kind of position works. Each place names what builds its module from the configuration.
 
     Attributes:
         summary: the kind in a few words, for help texts and model cards.
         embeddings: a module whose output for the position ids is added to the token embeddings.
         rotation: a module that turns queries and keys according to the position ids.
-        bias: a module whose output for the ids of queries and keys is added to the attention scores.
+        bias: a module whose output for the ids of queries and keys is added to the attention scores; None for no bias.
         has_limit: it ends at `max_position_embeddings`; the others hold for any length.
     """
 
     summary: str
     embeddings: MakeModule = NoEmbedding
-    rotation: MakeModule | None = None
+    rotation: MakeModule = NoRotation
     bias: MakeModule | None = None
     has_limit: bool = False
 

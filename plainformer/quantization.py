@@ -1,12 +1,12 @@
-"""int8 for inference on a CPU, through torch's own dynamic quantisation.
+"""int8 for inference on a CPU, with torch's own dynamic quantisation.
 
-torch's product takes one scale for all the tokens of a call: a single token with a large value costs every other one
-its precision, and ties what is computed for a token to its neighbours. Here every token is first mapped onto [0, 1]
-by its own lowest and highest value:
+torch's product has one scale for all tokens of a call. A single large value then costs all tokens their precision, and
+the result for a token depends on the other tokens. Here every token is first mapped onto [0, 1] by its own lowest and
+highest value:
 
     x W + b = (u W) (high - low) + low (1 W) + b,  u = (x - low) / (high - low)
 
-So the scale is the same for all tokens and all calls, and padding and neighbours still change nothing.
+So torch's scale is the same for all tokens and all calls, and padding and other tokens still change nothing.
 
 Shapes: E hidden size, O output size; [*] is a layout's leading dimensions, [T] or [B, L].
 """
@@ -17,16 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
-from .configuration_plainformer import PlainformerConfig
-from .modeling_plainformer import PlainformerPreTrainedModel
+from .checks import check_model
+from .pretrained_plainformer import PlainformerPreTrainedModel
 
-SMALLEST_SPREAD = 1e-30  # between the lowest and the highest value of a token, so that nothing is divided by 0
+SMALLEST_SPREAD = 1e-30  # of `high - low`, so that nothing is divided by 0
 
 
 class Int8Linear(nn.Module):
-    """The map of a linear layer with int8 weights, one scale for each output, on tokens of 7 bits, one scale each."""
+    """A linear layer with int8 weights (one scale per output) and 7-bit inputs (one scale per token)."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -43,11 +42,11 @@ class Int8Linear(nn.Module):
         """[*, E] -> [*, O]."""
         if hidden_states.requires_grad:
             raise ValueError("A model in int8 has no gradients: take them of the one that quantize_int8 was given.")
-        with torch.autocast("cpu", enabled=False):  # the product knows float32 only
+        with torch.autocast("cpu", enabled=False):  # the product works in float32 only
             hidden_states = hidden_states.float()
             low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
             spread = (high - low).clamp(min=SMALLEST_SPREAD)
-            # A token that is not finite stays so through its spread; the product would hand it on to the others.
+            # A token that is not finite stays so through its `spread`; in the product it would change other tokens.
             mapped = (hidden_states - low).div_(spread).nan_to_num_(0.0)
             product = self.product(mapped)  # [*, O]
             return product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
@@ -56,23 +55,17 @@ class Int8Linear(nn.Module):
 def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedModel:
     """A copy of a model for inference on a CPU, with the linear layers of its encoder in int8.
 
-    Embeddings, norms, attention and the head stay in float32. Save the model that was given, and quantise after
-    loading: the copy cannot be saved or trained.
+    Embeddings, norms, attention and the head stay in float32. The copy cannot be saved or trained: save the original
+    model, and quantise after loading.
 
     Args:
-        model: a Plainformer model on the CPU; it is left as it is.
+        model: a Plainformer model on the CPU; it does not change.
 
     Raises:
-        TypeError: not a Plainformer model.
-        ValueError: the model is on another device.
+        TypeError: `model` is not a Plainformer model.
+        ValueError: `model` is on another device.
     """
-    # By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
-    is_ours = getattr(getattr(model, "config", None), "model_type", None) == PlainformerConfig.model_type
-    if not is_ours or not isinstance(model, PreTrainedModel):
-        raise TypeError(
-            f"model is a {type(model).__name__}, not a Plainformer model. Convert a BERT with "
-            "plainformer.from_bert(...); merge adapters first, with merge_and_unload()."
-        )
+    check_model(model)
     elsewhere = {str(parameter.device) for parameter in model.parameters() if parameter.device.type != "cpu"}
     if elsewhere:
         raise ValueError(
@@ -89,8 +82,8 @@ def quantize_int8(model: PlainformerPreTrainedModel) -> PlainformerPreTrainedMod
 
 
 def _quantize(linear: nn.Linear) -> nn.Module:
-    """torch's dynamically quantised layer, with a scale for each output."""
-    with warnings.catch_warnings():  # torch points to torchao, whose int8 products are slow on CPUs without VNNI
+    """torch's dynamically quantised layer, with one scale per output."""
+    with warnings.catch_warnings():  # it recommends torchao, whose int8 products are slow on CPUs without VNNI
         warnings.simplefilter("ignore")
         from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
 

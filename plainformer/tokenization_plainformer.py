@@ -1,11 +1,11 @@
 """BERT WordPiece tokenizers: load one from a `vocab.txt`, or train one on your own texts.
 
-Both give transformers' own fast BERT tokenizer, so that what `save_pretrained` writes needs no code of ours: a stranger
-opens it with `AutoTokenizer.from_pretrained(folder, trust_remote_code=False)`.
+Both return transformers' own fast BERT tokenizer. A saved tokenizer therefore needs none of our code:
+`AutoTokenizer.from_pretrained(folder, trust_remote_code=False)` opens it anywhere.
 
-WordPiece as in BERT (Devlin et al. 2018) and its tokenizer: clean the text, split it at whitespace and punctuation (and
-around Chinese characters), then cut each word greedily into the longest entries of the vocabulary, where an entry that
-continues a word starts with `##`.
+WordPiece as in BERT (Devlin et al. 2018): clean the text, split it at whitespace and punctuation (and around Chinese
+characters), then cut each word greedily into the longest entries of the vocabulary. An entry that continues a word
+starts with `##`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.get_logger(__name__)
 
-MOST_ENTRIES = 10_000_000  # the trainer asks for memory for all of them at once, and dies when there is none
-# The order gives the ids of a trained vocabulary: [PAD] is 0, as in BERT's and as the config's `pad_token_id` expects.
+MOST_ENTRIES = 10_000_000  # the trainer allocates memory for all entries at once, and aborts if it fails
+# Their order gives their ids in a trained vocabulary. [PAD] is 0, as in BERT and as the config's `pad_token_id`.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
@@ -38,17 +38,17 @@ def load_tokenizer(
     tokenize_chinese_chars: bool = True,
     model_max_length: int = 512,
 ) -> BertTokenizerFast:
-    """Build a fast BERT tokenizer from a `vocab.txt`: one entry a line, the id is the line number counted from 0.
+    """Build a fast BERT tokenizer from a `vocab.txt`: one entry per line; the id is the line number, from 0.
 
-    The file does not say how text is normalized before it is looked up: pass what the vocabulary was made with
+    The file does not say how texts are normalized: pass the options that the vocabulary was made with
     (`do_lower_case=False` for a cased one). `tokenizer.backend_tokenizer.model.save(folder)` writes such a file.
 
     Args:
         vocab_file: the file, in UTF-8. It must hold [PAD], [UNK], [CLS], [SEP] and [MASK], on any line.
         do_lower_case: lowercase the text.
-        strip_accents: remove accents. `None` means: as `do_lower_case` (BERT's rule).
-        tokenize_chinese_chars: make each Chinese character a word of its own.
-        model_max_length: tokens, special ones included, that `truncation=True` leaves. Give it the model's
+        strip_accents: remove accents. `None` means the value of `do_lower_case` (BERT's rule).
+        tokenize_chinese_chars: make each Chinese character a separate word.
+        model_max_length: the length that `truncation=True` cuts to, special tokens included. Pass the model's
             `max_position_embeddings`.
 
     Returns:
@@ -56,9 +56,9 @@ def load_tokenizer(
 
     Raises:
         FileNotFoundError, IsADirectoryError: `vocab_file` is missing, or a folder.
-        ValueError: the file is not UTF-8, lacks a special token, or has a blank or repeated line (each would make a
-            different vocabulary than the one the weights were trained with); or `model_max_length` is below 3.
-        TypeError: a switch is not a boolean, or `model_max_length` not an integer.
+        ValueError: the file is not UTF-8, lacks a special token, or has a blank or repeated line (so its ids would not
+            be those of the training); or `model_max_length` is below 3.
+        TypeError: a switch is not a boolean, or `model_max_length` is not an integer.
     """
     _check_options(do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
     vocab = _read_vocab(Path(vocab_file))
@@ -78,25 +78,24 @@ def train_tokenizer(
 ) -> BertTokenizerFast:
     """Train a WordPiece vocabulary on `texts` and build a fast BERT tokenizer with it.
 
-    Ids: [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4, then every character of the corpus in Unicode order, then the
-    characters that can continue a word as `##` entries, then longer pieces, most frequent pair first. No character of
-    the corpus is left out, and the same corpus in any order gives the same vocabulary in every process.
+    The ids are [PAD] 0, [UNK] 1, [CLS] 2, [SEP] 3, [MASK] 4; then every character of the corpus in Unicode order; then
+    the characters that can continue a word, as `##` entries; then longer pieces, the most frequent pair first. No
+    character of the corpus is left out. The same texts in any order give the same vocabulary in every process.
 
     Args:
         texts: any iterable of strings. It is read once and kept in a temporary file, not in memory.
-        vocab_size: the most entries the vocabulary may have. A small corpus yields fewer, which is logged.
+        vocab_size: the maximum number of entries. A small corpus gives fewer, and a warning is logged.
         do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length: see `load_tokenizer`.
-        min_frequency: a piece of several characters needs this many occurrences.
+        min_frequency: a piece of several characters must occur this often.
         show_progress: progress bars for reading the texts and, on a terminal, for training.
 
     Returns:
         A `BertTokenizerFast`.
 
     Raises:
-        TypeError: `texts` is a single string or not iterable, one of its items is not a string, or an option has the
-            wrong type.
-        ValueError: `texts` holds no text, or text that is not valid Unicode; `vocab_size` has no room for every
-            character; `min_frequency` is below 1 or `model_max_length` below 3.
+        TypeError: `texts` is a single string or not iterable, an item is not a string, or an option has the wrong type.
+        ValueError: `texts` holds no text, or text that is not valid Unicode; `vocab_size` is too small for every
+            character; `min_frequency` is below 1; or `model_max_length` is below 3.
     """
     _check_options(do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
     _check_integer("vocab_size", vocab_size, len(SPECIAL_TOKENS) + 1)
@@ -107,8 +106,8 @@ def train_tokenizer(
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder, "corpus.txt")
         characters = _write_corpus(texts, corpus, show_progress)
-        # The trainer numbers what it is given as special tokens first and in order, and finds the other characters in
-        # hash order, which differs from process to process, as would every later tie between equally frequent pairs.
+        # The trainer gives the first ids to special tokens, in their order. It would number all other characters in
+        # hash order, which changes from process to process and also decides between equally frequent pairs.
         fixed = [*SPECIAL_TOKENS, *_alphabet(backend, characters, vocab_size)]
         trainer = trainers.WordPieceTrainer(
             vocab_size=vocab_size,
@@ -117,8 +116,8 @@ def train_tokenizer(
             show_progress=show_progress and sys.stderr.isatty(),  # elsewhere its bars are empty lines on stdout
         )
         backend.train([str(corpus)], trainer)
-    # In `backend` the alphabet now counts as special tokens, which are matched before any text is normalized: only its
-    # vocabulary is taken over.
+    # `backend` now treats the alphabet as special tokens, and matches these before it normalizes a text. So only its
+    # vocabulary is used.
     vocab = backend.get_vocab()
     if len(vocab) < vocab_size:
         logger.warning(
@@ -132,7 +131,7 @@ def train_tokenizer(
 def _check_options(
     do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool, model_max_length: int
 ) -> None:
-    """Refuse what would fail later, or in words that are not ours."""
+    """Refuse wrong options at once; later errors would not name them."""
     for name, value in (("do_lower_case", do_lower_case), ("tokenize_chinese_chars", tokenize_chinese_chars)):
         if not isinstance(value, bool):
             raise TypeError(f"{name}={value!r} is not a boolean: pass True or False.")
@@ -149,7 +148,7 @@ def _check_integer(name: str, value: int, minimum: int) -> None:
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
-    """The entries of a `vocab.txt` and their ids; for the errors see `load_tokenizer`."""
+    """The entries of a `vocab.txt` and their ids. Errors: see `load_tokenizer`."""
     if path.is_dir():
         raise IsADirectoryError(
             f"vocab_file={str(path)!r} is a folder: pass the vocab.txt in it. A folder that save_pretrained wrote "
@@ -199,9 +198,9 @@ def _check_entries(path: Path, entries: list[str]) -> None:
 
 
 def _write_corpus(texts: Iterable[str], path: Path, show_progress: bool) -> set[str]:
-    """Write the texts to `path` and return their characters; for the errors see `train_tokenizer`.
+    """Write the texts to `path` and return their characters. Errors: see `train_tokenizer`.
 
-    The alphabet must be known before training starts, so the texts are needed twice, and an iterator gives them once.
+    The alphabet must be known before the training, so the texts are read twice; an iterator can be read only once.
     """
     if isinstance(texts, str):
         raise TypeError(
@@ -227,6 +226,11 @@ def _encode(text: str, index: int) -> bytes:
             f"texts[{index}] is a {type(text).__name__} ({str(text)[:40]!r}), not a string: pass the strings alone, "
             "for example (row['text'] for row in rows), and leave out missing values."
         )
+    return to_utf8(text, index)
+
+
+def to_utf8(text: str, index: int) -> bytes:
+    """`texts[index]` in UTF-8; a ValueError where it holds half of a surrogate pair."""
     try:
         return text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -238,10 +242,10 @@ def _encode(text: str, index: int) -> bytes:
 
 
 def _alphabet(backend: Tokenizer, characters: set[str], vocab_size: int) -> list[str]:
-    """The one-character entries that words of these characters can need: `c` to start a word and `##c` to continue it.
+    """The one-character entries for these characters: `c` starts a word and `##c` continues one.
 
-    Characters are normalized one by one, which is how the normalizer treats them. One that is a word of its own
-    wherever it stands (punctuation; Chinese characters, if those are split) needs no `##c`.
+    Characters are normalized one by one, as the normalizer does. A character that is always a separate word
+    (punctuation; Chinese characters, if these are split) needs no `##c`.
     """
     starts: set[str] = set()
     continuations: set[str] = set()
@@ -273,8 +277,11 @@ def _split(backend: Tokenizer, text: str) -> list[str]:
 def _build_backend(
     vocab: dict[str, int], do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool
 ) -> Tokenizer:
-    """BERT's pipeline from text to word pieces. Nothing here may differ from BERT's own: 5.x builds the pipeline anew
-    when it loads a folder, from the vocabulary and these three switches alone."""
+    """BERT's pipeline from text to word pieces.
+
+    It must not differ from BERT's own: when transformers 5 loads a folder, it builds the pipeline again from the
+    vocabulary and these three switches.
+    """
     backend = Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=do_lower_case, strip_accents=strip_accents, handle_chinese_chars=tokenize_chinese_chars
@@ -293,10 +300,10 @@ def _build_tokenizer(
 ) -> BertTokenizerFast:
     """transformers' tokenizer around BERT's pipeline.
 
-    It is made from a `tokenizer_object` because 4.57 takes the vocabulary as `vocab_file` and 5.x as `vocab`, and each
-    ignores the other's. The switches are passed as well, since they are what `save_pretrained` records.
+    It is made from a `tokenizer_object`: transformers 4.57 reads only `vocab_file` and transformers 5 reads only
+    `vocab`. The switches are passed too, because `save_pretrained` saves them.
     """
-    # Here and not on top: `import plainformer` should not import BERT.
+    # Imported here, because `import plainformer` should not import BERT.
     from transformers import BertTokenizerFast
 
     backend = _build_backend(vocab, do_lower_case, strip_accents, tokenize_chinese_chars)
@@ -311,6 +318,6 @@ def _build_tokenizer(
         strip_accents=strip_accents,
         tokenize_chinese_chars=tokenize_chinese_chars,
         model_max_length=model_max_length,
-        # Written to the folder, so that a generic tokenizer class gives token types as well.
+        # Saved in the folder, so that a generic tokenizer class returns token types too.
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )

@@ -19,8 +19,8 @@ from pathlib import Path
 import transformers
 
 ADAPTER = Path(__file__).resolve().parent.parent / "tests" / "hf_suite"
-# Files of the adapter, and where they belong in the tree of transformers.
-PLACES = {
+# Files of the adapter, and their paths in the tree of transformers.
+TARGETS = {
     "hooks.py": "conftest.py",
     "subject.py": "tests/models/plainformer/subject.py",
     "modeling.py": "tests/models/plainformer/test_modeling_plainformer.py",
@@ -68,8 +68,8 @@ def lay_out(archive: Path, folder: Path) -> None:
             name = re.fullmatch(r"[^/]+/tests/(test_\w+\.py)", member.name)
             if name and member.isfile():
                 (tests / name[1]).write_bytes(tar.extractfile(member).read())
-    for ours, place in PLACES.items():
-        target = folder / place
+    for ours, path in TARGETS.items():
+        target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes((ADAPTER / ours).read_bytes())
     (tests / "utils" / "tiny_model_summary.json").write_text("{}")

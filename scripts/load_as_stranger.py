@@ -17,23 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+# What a stranger needs of the package is imported as a file: importing the package is what a stranger cannot do.
+SHARING = Path(__file__).resolve().parents[1] / "plainformer" / "sharing"
 SENTENCES = [
     "a gorgeous, witty, seductive movie",
     "a dull , lifeless and badly acted film",
     "not bad at all",
 ]
-
-
-class NoPlainformer:
-    """An import finder, asked before all others, that answers every request for the package with an ImportError."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name.partition(".")[0] == "plainformer":
-            raise ModuleNotFoundError(f"{name} is barred from this process", name=name)
 
 
 def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -42,16 +34,6 @@ def load(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
     model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-
-
-def compute_logits(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]
-) -> torch.Tensor:  # (sentences, labels)
-    import torch
-
-    batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
-    with torch.no_grad():
-        return model(**batch).logits
 
 
 def main() -> None:
@@ -67,6 +49,9 @@ def main() -> None:
     args = parser.parse_intermixed_args()
     if not (args.folder / "config.json").is_file():
         parser.error(f"{args.folder} holds no saved model: there is no config.json in it")
+
+    sys.path.append(str(SHARING))
+    from stranger import NoPlainformer, compute_logits
 
     sys.meta_path.insert(0, NoPlainformer)
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -26,10 +26,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from load_as_stranger import SENTENCES, compute_logits
-
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 ROOT = Path(__file__).resolve().parent.parent
 LABELS = ["negative", "positive"]
@@ -43,7 +41,7 @@ Reviews = list[tuple[str, int]]  # sentence, label
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sentences", nargs="*", default=SENTENCES, help="classified at the end (there are defaults)")
+    parser.add_argument("sentences", nargs="*", help="classified at the end (there are defaults)")
     parser.add_argument(
         "--output_dir",
         type=Path,
@@ -64,12 +62,12 @@ def parse_args() -> argparse.Namespace:
     training.add_argument("--max_test_samples", type=int, default=TEST_SIZE, help="(%(default)s)")
     training.add_argument("--seed", type=int, default=0, help="(%(default)s)")
 
-    # No defaults here: what is given is what the user chose, and any choice means from scratch.
+    # No defaults here: any of these that is given means random weights.
     chosen = {"default": argparse.SUPPRESS}
     architecture = parser.add_argument_group("architecture (any of these: random weights instead of MiniLM's)")
     architecture.add_argument("--from_scratch", action="store_true", help="MiniLM's architecture, random weights")
     architecture.add_argument(
-        "--position_embedding_type", choices=["learned", "sinusoidal", "none"], help="(learned)", **chosen
+        "--position_embedding_type", metavar="KIND", help="such as learned, sinusoidal or none (learned)", **chosen
     )
     architecture.add_argument("--pre_norm", action="store_true", help="norm before each sub-layer", **chosen)
     for name, size in MINILM_SIZES.items():
@@ -79,10 +77,10 @@ def parse_args() -> argparse.Namespace:
     for name in ("epochs", "batch_size", "max_train_samples", "max_test_samples"):
         if getattr(args, name) <= 0:
             parser.error(f"--{name} {getattr(args, name)}: must be positive")
+    if hasattr(args, "position_embedding_type"):
+        check_position_kind(parser, args.position_embedding_type)
     fields = ("position_embedding_type", "pre_norm", *MINILM_SIZES)
     args.architecture = {name: getattr(args, name) for name in fields if hasattr(args, name)}
-    if args.architecture.get("position_embedding_type") == "sinusoidal":
-        args.architecture |= beside_sinusoids(args.architecture.get("hidden_size", MINILM_SIZES["hidden_size"]))
     args.from_scratch = args.from_scratch or bool(args.architecture)
     if args.learning_rate is None:
         args.learning_rate = 3e-4 if args.from_scratch else 5e-5
@@ -96,13 +94,13 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
-def beside_sinusoids(hidden_size: int) -> dict[str, float | bool]:
-    """Token embeddings that start as large as the positions, sqrt(1/2) on average: else these drown them."""
-    return {"scale_embedding": True, "initializer_range": round((0.5 / max(hidden_size, 1)) ** 0.5, 4)}
+def check_position_kind(parser: argparse.ArgumentParser, kind: str) -> None:
+    """What argparse's own `choices` does, without importing torch for --help."""
+    from plainformer.positions_plainformer import POSITION_KINDS
 
-
-def say(step: int, text: str) -> None:
-    print(f"\n[{step}/5] {text}", flush=True)
+    if kind not in POSITION_KINDS:
+        known = ", ".join(map(repr, POSITION_KINDS))
+        parser.error(f"argument --position_embedding_type: invalid choice: {kind!r} (choose from {known})")
 
 
 def read_reviews(seed: int) -> tuple[Reviews, Reviews]:
@@ -126,7 +124,27 @@ def build_model(args: argparse.Namespace, minilm: Path, tokenizer: PreTrainedTok
         config = PlainformerConfig(vocab_size=len(tokenizer), **{**MINILM_SIZES, **args.architecture}, **labels)
     except ValueError as error:
         sys.exit(f"error: {error}")
+    if changes := match_fixed_positions(config):
+        print(f"token embeddings that start as large as the positions: {changes}")
+        config.update(changes)
     return PlainformerForSequenceClassification(config)
+
+
+def match_fixed_positions(config: PretrainedConfig) -> dict[str, float | bool]:
+    """Fields with which token embeddings start as large as position embeddings that are not trained.
+
+    Otherwise the positions would be about 35 times as large as the tokens, and hide them.
+    """
+    import torch
+
+    from plainformer.positions_plainformer import POSITION_KINDS
+
+    positions = POSITION_KINDS[config.position_embedding_type].embeddings(config)
+    if any(True for _ in positions.parameters()):
+        return {}
+    mean_square = positions(torch.arange(MAX_LENGTH)).square().mean().item()  # 1/2 for sines and cosines
+    start = round((mean_square / config.hidden_size) ** 0.5, 4)
+    return {"scale_embedding": True, "initializer_range": start} if start else {}
 
 
 def fine_tune(
@@ -193,7 +211,9 @@ def compare_with_bert(
 def save(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str], folder: Path, results: dict
 ) -> None:
-    """Writes the folder, and beside the weights the logits that whoever loads them has to arrive at."""
+    """Writes the folder, and beside the weights the logits that whoever loads them must get."""
+    from plainformer.sharing.stranger import compute_logits
+
     model = model.cpu().eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -202,12 +222,13 @@ def save(
 
 
 def main() -> None:
-    args = parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"  # everything is on this disk
+    args = parse_args()
     print("importing torch and transformers ...", flush=True)
     from transformers import set_seed
 
-    from plainformer.tokenization_plainformer import load_tokenizer
+    from plainformer import load_tokenizer
+    from plainformer.sharing.push import say
 
     say(1, "read the reviews")
     train, test = read_reviews(args.seed)

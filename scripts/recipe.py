@@ -39,7 +39,7 @@ from transformers import (
 from transformers.trainer_utils import PredictionOutput
 
 from plainformer import PlainformerConfig, PlainformerPreTrainedModel, from_bert
-from plainformer.bert_conversion import BERT_CLASSES
+from plainformer.conversion import BERT_CLASSES
 from plainformer.tokenization_plainformer import load_tokenizer, train_tokenizer
 
 Data = TypeVar("Data", bound=DataArguments)

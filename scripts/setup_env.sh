@@ -1,11 +1,11 @@
 # Sourced by the other shell scripts: makes a virtual environment with this checkout installed in it.
 #
-# setup_env FOLDER EXTRAS [TRANSFORMERS_VERSION] leaves the environment's interpreter in $env_python. The second call
-# with the same settings changes nothing. What the environment was made from is written to FOLDER/plainformer-setup only
-# when everything went well; until then that file says "unfinished", and an unfinished environment is made anew.
+# setup_env FOLDER EXTRAS [TRANSFORMERS_VERSION] sets $env_python to the interpreter of the environment. A second call
+# with the same settings changes nothing. FOLDER/plainformer-setup records what the environment was made from. It says
+# "unfinished" until everything is installed; an unfinished environment is made again.
 #
-# PYTHON chooses the interpreter; VENV names an environment of your own to use as it is, with nothing installed. pip's
-# own settings (PIP_* variables, its configuration files) hold.
+# PYTHON chooses the interpreter. VENV names your own environment: it is used without installing anything. pip's own
+# settings (PIP_* variables, its configuration files) apply.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 needed_kib=$((4 * 1024 * 1024)) # 4 GiB of free disk before an install starts
@@ -25,7 +25,7 @@ version_of() {
     "$1" -c 'import sys; print("Python %d.%d.%d" % tuple(sys.version_info[:3]))' 2>/dev/null || echo "does not run"
 }
 
-# Prints the interpreter to build the environment with.
+# Prints the interpreter for the new environment.
 find_python() {
     local candidate found=""
     local remedy=(
@@ -50,7 +50,7 @@ find_python() {
     fail "Python 3.10 or newer is needed. Found:${found:- no Python at all}." "${remedy[@]}"
 }
 
-# Prints all that an environment depends on; when it changes, the environment is out of date.
+# Prints everything that an environment depends on. If this changes, the environment is out of date.
 fingerprint() { # PYTHON EXTRAS TRANSFORMERS_VERSION
     "$1" - "$root" "$2" "$3" <<'PY'
 import hashlib, pathlib, sys
@@ -77,10 +77,10 @@ make_venv() { # FOLDER PYTHON
     say "making the virtual environment $1 with $(version_of "$2")"
     mkdir -p "$1"
     echo unfinished >"$1/plainformer-setup"
-    # venv and ensurepip are in Python itself, but some systems ship them apart.
+    # venv and ensurepip belong to Python, but some systems have them in separate packages.
     message="$("$2" -m venv "$1" 2>&1)" || message="${message:-venv failed}"
     "$1/bin/python" -m pip --version >/dev/null 2>&1 && return
-    # A person may have put virtualenv in the place of the missing modules.
+    # virtualenv can replace the missing modules.
     "$2" -m virtualenv --clear "$1" >/dev/null 2>&1 && "$1/bin/python" -m pip --version >/dev/null 2>&1 &&
         echo unfinished >"$1/plainformer-setup" && return
     rm -rf "$1"
@@ -89,7 +89,7 @@ make_venv() { # FOLDER PYTHON
         "Install it (Debian and Ubuntu: apt install python3-venv) or 'pip install virtualenv', and run this again."
 }
 
-# pip's own words end on the terminal; this adds what a person can do about the usual ones.
+# pip prints its own message; this adds what to do about the most common ones.
 explain_pip_failure() { # LOG
     local again="Run this again afterwards: what was downloaded is kept by pip."
     if grep -q "No space left on device" "$1"; then
@@ -120,12 +120,12 @@ setup_env() { # FOLDER EXTRAS [TRANSFORMERS_VERSION]
         return
     fi
     env_python="$folder/bin/python"
-    unset PYTHONHOME PYTHONPATH # they would mix foreign packages into the environment
+    unset PYTHONHOME PYTHONPATH # they would add other packages to the environment
 
     [ ! -e "$folder" ] || state="$(cat "$stamp" 2>/dev/null || echo foreign)"
     [ "$state" != foreign ] ||
         fail "$folder exists and was not made by this script." "Move it away and run this again."
-    # Without PYTHON, an environment keeps the interpreter that it was made with.
+    # Without PYTHON, an environment keeps its interpreter.
     if [ -z "${PYTHON:-}" ] && [ "$state" != unfinished ] && is_new_enough "$env_python"; then
         python="$env_python"
     else
@@ -137,7 +137,7 @@ setup_env() { # FOLDER EXTRAS [TRANSFORMERS_VERSION]
         return
     fi
 
-    # A finished environment of the same Python is brought up to date, any other one is made anew.
+    # A finished environment with the same Python is updated; any other one is made again.
     if [ "$state" = unfinished ] || [ "$(version_of "$env_python")" != "$(version_of "$python")" ]; then
         rm -rf "$folder"
     fi
@@ -152,7 +152,7 @@ setup_env() { # FOLDER EXTRAS [TRANSFORMERS_VERSION]
         echo "transformers==$transformers" >>"$constraints"
     fi
     say "installing plainformer[$extras] into $folder (this takes minutes the first time)"
-    # PIP_USE_PEP517: older pips otherwise run the setup.py of a source package with whatever setuptools is there.
+    # PIP_USE_PEP517: older versions of pip otherwise run a package's setup.py with any setuptools that is installed.
     PIP_USER=0 PIP_USE_PEP517=1 "$env_python" -m pip install --disable-pip-version-check --log "$folder/pip.log" \
         --constraint "$constraints" --editable "$root[$extras]" || explain_pip_failure "$folder/pip.log"
     "$env_python" -c 'import torch, transformers' ||

@@ -20,26 +20,34 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from load_as_stranger import NoPlainformer
-
 TEXTS = ["time flies like an arrow", "fruit flies like a banana", "flies", "an arrow, an arrow and a banana"]
 PAIRS = [("time flies", "like an arrow"), ("fruit", "like bananas"), ("an arrow", "an arrow and a banana"), ("a", "b")]
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 WAYS = {"package": "with the package", "stranger": "as a stranger"}
-HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+# What a stranger needs of the package is imported as a file: importing the package is what a stranger cannot do.
+SHARING = Path(__file__).resolve().parents[1] / "plainformer" / "sharing"
+LIST = "checkpoints.json"  # of each checkpoint, by the name of its folder: position kind, norm placement, Auto class
 
 
-def checkpoints() -> dict[str, tuple[str, bool, str]]:
-    """Of each checkpoint, by the name of its folder: position kind, norm placement and Auto class."""
-    autos = ["AutoModel", *(f"AutoModelFor{head}" for head in HEADS)]
+def list_checkpoints() -> dict[str, tuple[str, bool, str]]:
+    """All position kinds, norm placements and Auto classes, crossed."""
+    from plainformer.configuration_plainformer import AUTO_MAP
+    from plainformer.positions_plainformer import POSITION_KINDS
+
+    autos = [auto for auto in AUTO_MAP if auto != "AutoConfig"]
     return {
         f"{kind}-{'pre' if pre_norm else 'post'}-{auto}": (kind, pre_norm, auto)
-        for kind, pre_norm, auto in product(("learned", "sinusoidal", "none"), (False, True), autos)
+        for kind, pre_norm, auto in product(POSITION_KINDS, (False, True), autos)
     }
 
 
+def read_list(folder: Path) -> dict[str, list]:
+    """The `LIST` that `write` left."""
+    return json.loads((folder / LIST).read_text(encoding="utf-8"))
+
+
 def quieten() -> None:
-    """No progress bars: there are hundreds of checkpoints."""
+    """No progress bars: there are dozens of checkpoints."""
     import transformers
 
     transformers.logging.disable_progress_bar()
@@ -50,7 +58,7 @@ def quieten() -> None:
 
 
 def write(folder: Path) -> None:
-    """All `checkpoints`, each with a tokenizer and `expected.json`, below `folder/VERSION`."""
+    """Every checkpoint, with a tokenizer and `expected.json`, below `folder/VERSION`; their `LIST` beside it."""
     import torch
     import transformers
 
@@ -58,15 +66,18 @@ def write(folder: Path) -> None:
 
     tokenizer = plainformer.train_tokenizer(TEXTS, show_progress=False, model_max_length=32)
     sizes = {"vocab_size": len(tokenizer), "num_labels": 3, "max_position_embeddings": 32, **SIZES}
-    for name, (kind, pre_norm, auto) in checkpoints().items():
+    checkpoints = list_checkpoints()
+    folder.mkdir(exist_ok=True)
+    (folder / LIST).write_text(json.dumps(checkpoints), encoding="utf-8")
+    for name, (kind, pre_norm, auto) in checkpoints.items():
         config = plainformer.PlainformerConfig(position_embedding_type=kind, pre_norm=pre_norm, **sizes)
         torch.manual_seed(0)
         model = getattr(transformers, auto).from_config(config).eval()
-        place = folder / transformers.__version__ / name
-        model.save_pretrained(place)
-        tokenizer.save_pretrained(place)
-        told = {**encode(tokenizer), **compute(model, tokenizer)}
-        (place / "expected.json").write_text(json.dumps(told), encoding="utf-8")
+        checkpoint = folder / transformers.__version__ / name
+        model.save_pretrained(checkpoint)
+        tokenizer.save_pretrained(checkpoint)
+        references = {**encode(tokenizer), **compute(model, tokenizer)}
+        (checkpoint / "expected.json").write_text(json.dumps(references), encoding="utf-8")
 
 
 # Read
@@ -75,28 +86,32 @@ def write(folder: Path) -> None:
 def read(folder: Path, way: str) -> None:
     """Open every checkpoint in this way, and note the differences in `folder/found-WRITER-READER-WAY.json`."""
     if way == "stranger":
+        sys.path.append(str(SHARING))
+        from stranger import NoPlainformer
+
         sys.meta_path.insert(0, NoPlainformer)
     else:
         import plainformer  # noqa: F401  (its import registers the classes)
     import transformers
 
+    autos = {name: auto for name, (*_, auto) in read_list(folder).items()}
     for writer in versions(folder):
-        found = {name: differences(folder / writer / name, way) for name in checkpoints()}
+        found = {name: differences(folder / writer / name, auto, way) for name, auto in autos.items()}
         name = f"found-{writer}-{transformers.__version__}-{way}.json"
         (folder / name).write_text(json.dumps(found), encoding="utf-8")
 
 
-def differences(place: Path, way: str) -> list[str]:
+def differences(checkpoint: Path, auto: str, way: str) -> list[str]:
     """What is not as it was written: token ids, token types, masks, numbers, where the code comes from."""
     import transformers
 
-    (*_, auto), trust = checkpoints()[place.name], way == "stranger"
+    trust = way == "stranger"
     try:
-        told = json.loads((place / "expected.json").read_text(encoding="utf-8"))
-        tokenizer = transformers.AutoTokenizer.from_pretrained(place, trust_remote_code=trust)
-        model = getattr(transformers, auto).from_pretrained(place, trust_remote_code=trust)
-        wrong = list(compare(told, {**encode(tokenizer), **compute(model, tokenizer)}))
-    except Exception as error:  # whatever it is, it belongs into the table
+        references = json.loads((checkpoint / "expected.json").read_text(encoding="utf-8"))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust)
+        model = getattr(transformers, auto).from_pretrained(checkpoint, trust_remote_code=trust)
+        wrong = list(compare(references, {**encode(tokenizer), **compute(model, tokenizer)}))
+    except Exception as error:  # whatever it is, it belongs in the table
         return [f"{type(error).__name__}: {error}"]
     home = type(model).__module__.partition(".")[0]
     if home != ("transformers_modules" if trust else "plainformer"):
@@ -104,15 +119,15 @@ def differences(place: Path, way: str) -> list[str]:
     return wrong
 
 
-def compare(told: dict[str, list], found: dict[str, list]) -> Iterator[str]:
+def compare(references: dict[str, list], found: dict[str, list]) -> Iterator[str]:
     """What was written and is not found, what is found and was not written, and what is not the same."""
-    for name in sorted({*told, *found}):
+    for name in sorted({*references, *found}):
         if name not in found:
             yield f"{name} is missing"
-        elif name not in told:
+        elif name not in references:
             yield f"{name} is new"
-        elif told[name] != found[name]:
-            yield f"{name} differs by {distance(told[name], found[name]):.1e}"
+        elif references[name] != found[name]:
+            yield f"{name} differs by {distance(references[name], found[name]):.1e}"
 
 
 def encode(tokenizer) -> dict[str, list]:
@@ -152,7 +167,7 @@ def versions(folder: Path) -> list[str]:
 
 def table(folder: Path) -> Iterator[str]:
     """A line for each writer, a column for each reader and way; below it what differs."""
-    readers, names = [(version, way) for version in versions(folder) for way in WAYS], list(checkpoints())
+    readers, names = [(version, way) for version in versions(folder) for way in WAYS], list(read_list(folder))
     yield "| written under | " + " | ".join(f"read under {version}, {WAYS[way]}" for version, way in readers) + " |"
     yield "| --- |" + " --- |" * len(readers)
     wrong = []

@@ -1,5 +1,6 @@
 """Processes that a test starts: none outlives its test, whatever keeps it."""
 
+import multiprocessing
 import subprocess
 import time
 from collections.abc import Callable
@@ -9,6 +10,9 @@ import psutil
 import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+# Imported once, by the server that every spawned process is a fork of: in each process it would take five seconds.
+PRELOADED = ["torch.distributed.tensor", "accelerate", "plainformer"]
 
 
 def start_process(command: list, **options) -> subprocess.Popen:
@@ -52,7 +56,8 @@ def kill_family(process: subprocess.Popen) -> None:
 
 def spawn(work: Callable, *args, timeout: float = 300) -> None:
     """`work(rank, *args)` in two processes; what still runs after `timeout` seconds is killed, and the test fails."""
-    context = mp.spawn(work, args=args, nprocs=2, join=False)
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    context = mp.start_processes(work, args=args, nprocs=2, join=False, start_method="forkserver")
     deadline = time.monotonic() + timeout
     try:
         while not context.join(timeout=max(0, deadline - time.monotonic())):

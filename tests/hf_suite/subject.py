@@ -6,6 +6,7 @@ This file imports nothing of theirs, so that our own tests can read it.
 from pathlib import Path
 
 import plainformer
+from plainformer.positions_plainformer import POSITION_KINDS
 
 # The table in which their tests look up by a class's name which labels it takes: the class.
 MODELS = {
@@ -19,7 +20,7 @@ MODELS = {
 
 VARIANTS = {
     f"{kind.capitalize()}{'Pre' if pre_norm else 'Post'}Norm": {"position_embedding_type": kind, "pre_norm": pre_norm}
-    for kind in ("learned", "sinusoidal", "none")
+    for kind in POSITION_KINDS
     for pre_norm in (False, True)
 }
 

@@ -9,11 +9,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from helpers.axes import paired
 from helpers.models import MODELS, NON_DEFAULT, make_inputs, short_name, tiny_config
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel, DistilBertConfig, DistilBertModel
 from transformers.activations import ACT2FN
 
-from plainformer import PlainformerConfig, PlainformerForSequenceClassification, PlainformerModel
+from plainformer import (
+    PlainformerConfig,
+    PlainformerForMaskedLM,
+    PlainformerForSequenceClassification,
+    PlainformerModel,
+)
 from plainformer.configuration_plainformer import ACTIVATIONS, NAMES_ELSEWHERE, RULES
 
 # What the fields of transformers look like when they are not at their defaults.
@@ -80,6 +86,7 @@ BAD_VALUES = {
     "problem_type": ("regresion", "classification", "", 0, True, ["regression"]),
     "num_labels": (-1, 0, 2.5, True, "3"),
 }
+FIELDS = [field for field in BAD_VALUES if field != "num_labels"]
 BAD_CASES = [
     pytest.param(field, value, id=f"{field}={value if not callable(value) else value.__name__}-{type(value).__name__}")
     for field, values in BAD_VALUES.items()
@@ -114,7 +121,7 @@ class Recorder(list):
 
 
 @pytest.fixture
-def warnings_said(monkeypatch) -> Recorder:
+def warnings_given(monkeypatch) -> Recorder:
     """The warnings that the configuration gives."""
     recorder = Recorder()
     monkeypatch.setattr("plainformer.configuration_plainformer.logger", recorder)
@@ -133,8 +140,7 @@ def is_json(value) -> bool:
 def assert_explains(error: BaseException, field: str, value) -> None:
     """The message names the field, the value, and something that would do."""
     message = str(error)
-    said = [repr(value), str(value)]
-    assert field in message and any(form in message for form in said), message
+    assert field in message and any(form in message for form in (repr(value), str(value))), message
     assert REMEDIES.get(field, "integer of at least") in message, message
 
 
@@ -157,22 +163,22 @@ def test_every_field_is_covered_by_these_tests():
 
 
 @pytest.mark.parametrize("field", NON_DEFAULT)
-@pytest.mark.parametrize("route", ["folder", "json file", "json text", "dictionary", "AutoConfig"])
-def test_a_field_survives(field, route, tmp_path):
-    # A field that goes with none of the other values on its own is set beside its companion.
+def test_a_field_survives(field, tmp_path):
+    """By every way out of a process and back; and a configuration that differs in it is another."""
     config = PlainformerConfig(**{field: NON_DEFAULT[field]})
+    assert config != PlainformerConfig()
     config.save_pretrained(tmp_path)
     routes = {
-        "folder": lambda: PlainformerConfig.from_pretrained(tmp_path),
-        "json file": lambda: PlainformerConfig.from_json_file(tmp_path / "config.json"),
-        "json text": lambda: PlainformerConfig(**json.loads(config.to_json_string(use_diff=False))),
-        "dictionary": lambda: PlainformerConfig.from_dict(config.to_dict()),
-        "AutoConfig": lambda: AutoConfig.from_pretrained(tmp_path, trust_remote_code=False),
+        "folder": PlainformerConfig.from_pretrained(tmp_path),
+        "json file": PlainformerConfig.from_json_file(tmp_path / "config.json"),
+        "json text": PlainformerConfig(**json.loads(config.to_json_string(use_diff=False))),
+        "dictionary": PlainformerConfig.from_dict(config.to_dict()),
+        "AutoConfig": AutoConfig.from_pretrained(tmp_path, trust_remote_code=False),
     }
-    again = routes[route]()
-    assert type(again) is PlainformerConfig
-    assert values_of(again, BERT_BASE) == {**BERT_BASE, field: NON_DEFAULT[field]}
-    assert type(getattr(again, field)) is type(NON_DEFAULT[field])
+    for route, again in routes.items():
+        assert type(again) is PlainformerConfig, route
+        assert values_of(again, BERT_BASE) == {**BERT_BASE, field: NON_DEFAULT[field]}, route
+        assert type(getattr(again, field)) is type(NON_DEFAULT[field]), route
 
 
 def test_all_fields_survive_together(tmp_path):
@@ -204,7 +210,7 @@ def test_no_pad_token_survives(tmp_path):
 
 
 @pytest.mark.parametrize("how", ["constructor", "file"])
-def test_unknown_keys_are_kept(how, tmp_path, warnings_said):
+def test_unknown_keys_are_kept(how, tmp_path, warnings_given):
     extras = {"my_note": "kept", "future_option": {"a": [1, 2]}}
     config = tiny_config(**extras) if how == "constructor" else tiny_config()
     config.save_pretrained(tmp_path)
@@ -213,15 +219,14 @@ def test_unknown_keys_are_kept(how, tmp_path, warnings_said):
         path.write_text(json.dumps({**json.loads(path.read_text()), **extras}))
     again = PlainformerConfig.from_pretrained(tmp_path)
     assert values_of(again, extras) == extras
-    assert not warnings_said
+    assert not warnings_given
     model = PlainformerModel(again)
     model.save_pretrained(tmp_path / "model")
     assert values_of(PlainformerModel.from_pretrained(tmp_path / "model").config, extras) == extras
 
 
-@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_both_names_of_the_dtype_are_read(name, dtype, tmp_path):
+@pytest.mark.parametrize(("dtype", "name"), paired(["bfloat16", "float16", "float32"], ["dtype", "torch_dtype"]))
+def test_both_names_of_the_dtype_are_read(dtype, name, tmp_path):
     assert tiny_config(**{name: dtype}).dtype == getattr(torch, dtype)
     PlainformerModel(tiny_config()).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
@@ -236,16 +241,11 @@ def test_copies_are_equal_and_independent(make_copy):
     config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
     twin = make_copy(config)
     assert type(twin) is PlainformerConfig
+    assert PlainformerConfig() == PlainformerConfig()
     assert twin == config and twin.to_dict() == config.to_dict()
     twin.hidden_size = 52
     assert config.hidden_size == 48
     assert twin != config
-
-
-@pytest.mark.parametrize("field", NON_DEFAULT)
-def test_configurations_that_differ_are_not_equal(field):
-    assert PlainformerConfig() == PlainformerConfig()
-    assert PlainformerConfig(**{field: NON_DEFAULT[field]}) != PlainformerConfig()
 
 
 # Wrong values.
@@ -258,7 +258,7 @@ def test_a_bad_value_is_explained(field, value):
     assert_explains(caught.value, field, value)
 
 
-@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
+@pytest.mark.parametrize(("field", "model_class"), paired(FIELDS, MODELS))
 def test_a_bad_value_set_later_is_caught_when_a_model_is_built(field, model_class):
     config = tiny_config()
     setattr(config, field, BAD_VALUES[field][0])
@@ -267,18 +267,16 @@ def test_a_bad_value_set_later_is_caught_when_a_model_is_built(field, model_clas
     assert_explains(caught.value, field, BAD_VALUES[field][0])
 
 
-@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
-@pytest.mark.parametrize("opener", [PlainformerModel, AutoModel], ids=["class", "Auto"])
+@pytest.mark.parametrize(("field", "opener"), paired(FIELDS, {"class": PlainformerModel, "Auto": AutoModel}))
 def test_a_bad_override_is_caught_when_a_folder_is_opened(field, opener, saved_folder):
-    for value in BAD_VALUES[field]:
-        if value is None or not is_json(value):  # None means "not given" to `from_pretrained`
-            continue
-        with pytest.raises(ValueError) as caught:
-            opener.from_pretrained(saved_folder, trust_remote_code=False, **{field: value})
-        assert_explains(caught.value, field, value)
+    # None means "not given" to `from_pretrained`
+    value = next(value for value in BAD_VALUES[field] if value is not None and is_json(value))
+    with pytest.raises(ValueError) as caught:
+        opener.from_pretrained(saved_folder, trust_remote_code=False, **{field: value})
+    assert_explains(caught.value, field, value)
 
 
-@pytest.mark.parametrize("field", [field for field in BAD_VALUES if field != "num_labels"])
+@pytest.mark.parametrize("field", FIELDS)
 def test_a_bad_value_in_a_file_is_caught(field, saved_folder, tmp_path):
     content = json.loads((saved_folder / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**content, field: "no such thing"}))
@@ -302,7 +300,7 @@ def test_absolute_is_called_learned_here():
 
 
 @pytest.mark.parametrize("typo", ["gleu", "rellu", "gelu_nwe"])
-def test_a_mistyped_activation_is_told_the_nearest(typo):
+def test_of_a_mistyped_activation_the_nearest_is_named(typo):
     nearest = {"gleu": "gelu", "rellu": "relu", "gelu_nwe": "gelu_new"}[typo]
     with pytest.raises(ValueError, match=f"hidden_act='{typo}'.*Did you mean '{nearest}'"):
         tiny_config(hidden_act=typo)
@@ -374,10 +372,10 @@ def test_a_new_classifier_can_have_other_labels(tmp_path):
 
 
 @pytest.mark.parametrize("problem_type", [None, "regression", "single_label_classification"])
-def test_a_problem_type_survives(problem_type, tmp_path, warnings_said):
+def test_a_problem_type_survives(problem_type, tmp_path, warnings_given):
     tiny_config(problem_type=problem_type).save_pretrained(tmp_path)
     assert PlainformerConfig.from_pretrained(tmp_path).problem_type == problem_type
-    assert not warnings_said
+    assert not warnings_given
 
 
 def test_one_class_leaves_nothing_to_choose():
@@ -416,18 +414,18 @@ def test_one_class_leaves_nothing_to_choose():
         ("problemtype", "problem_type"),
     ],
 )
-def test_a_mistyped_field_is_told_the_nearest(typo, field, warnings_said):
+def test_of_a_mistyped_field_the_nearest_is_named(typo, field, warnings_given):
     tiny_config(**{typo: 7})
-    assert len(warnings_said) == 1
-    assert repr(typo) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+    assert len(warnings_given) == 1
+    assert repr(typo) in warnings_given[0] and repr(field) in warnings_given[0] and "7" in warnings_given[0]
 
 
 @pytest.mark.parametrize(("name", "field"), NAMES_ELSEWHERE.items())
-def test_a_name_from_elsewhere_is_told_ours(name, field, warnings_said):
+def test_of_a_name_from_elsewhere_ours_is_named(name, field, warnings_given):
     PlainformerConfig(**{name: 7})
     assert field in RULES
-    assert len(warnings_said) == 1
-    assert repr(name) in warnings_said[0] and repr(field) in warnings_said[0] and "7" in warnings_said[0]
+    assert len(warnings_given) == 1
+    assert repr(name) in warnings_given[0] and repr(field) in warnings_given[0] and "7" in warnings_given[0]
 
 
 def test_id2label_alone_numbers_the_labels(tmp_path):
@@ -479,7 +477,7 @@ def test_an_activation_has_no_weights_of_its_own():
     assert with_weights and accepted == set(ACT2FN) - with_weights
 
 
-def test_a_mistyped_override_is_told_the_nearest(saved_folder, warnings_said):
+def test_a_mistyped_override_is_an_error(saved_folder, warnings_given):
     """`from_pretrained` hands to a model what is no field of its configuration: nothing may swallow it."""
     with pytest.raises(TypeError, match="hiden_size"):
         PlainformerModel.from_pretrained(saved_folder, hiden_size=48)
@@ -520,17 +518,17 @@ ORDINARY = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 @pytest.mark.filterwarnings("ignore:Passing `gradient_checkpointing`")
-def test_an_ordinary_extra_is_no_typo(name, warnings_said):
+def test_an_ordinary_extra_is_no_typo(name, warnings_given):
     tiny_config(**{name: ORDINARY[name]})
-    assert not warnings_said
+    assert not warnings_given
 
 
-def test_reading_a_saved_file_is_quiet(tmp_path, warnings_said):
+def test_reading_a_saved_file_is_quiet(tmp_path, warnings_given):
     config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
     config.save_pretrained(tmp_path)
     PlainformerConfig.from_pretrained(tmp_path)
     PlainformerConfig.from_dict(config.to_dict())
-    assert not warnings_said
+    assert not warnings_given
 
 
 # Checkpoints of another architecture.
@@ -571,9 +569,9 @@ FOREIGN = {
 }
 
 
-@pytest.mark.parametrize("how", FOREIGN)
+@pytest.mark.parametrize(("how", "model_class"), paired(list(FOREIGN), MODELS))
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-def test_another_model_type_is_refused(how, model_type, model_class, foreign_folders, saved_folder):
+def test_another_model_type_is_refused(how, model_class, model_type, foreign_folders, saved_folder):
     with pytest.raises(ValueError) as caught:
         FOREIGN[how](model_class, foreign_folders[model_type], saved_folder)
     assert f"{model_type!r}" in str(caught.value) and "plainformer" in str(caught.value)
@@ -581,16 +579,15 @@ def test_another_model_type_is_refused(how, model_type, model_class, foreign_fol
 
 
 @pytest.mark.parametrize("model_type", ["bert", "distilbert"])
-@pytest.mark.parametrize("as_text", [False, True], ids=["Path", "str"])
-def test_another_model_type_is_refused_by_the_configuration(model_type, as_text, foreign_folders):
-    folder = str(foreign_folders[model_type]) if as_text else foreign_folders[model_type]
-    with pytest.raises(ValueError) as caught:
-        PlainformerConfig.from_pretrained(folder)
-    assert f"{model_type!r}" in str(caught.value)
-    assert ("plainformer.from_bert" in str(caught.value)) == (model_type == "bert")
+def test_another_model_type_is_refused_by_the_configuration(model_type, foreign_folders):
+    for folder in (foreign_folders[model_type], str(foreign_folders[model_type])):
+        with pytest.raises(ValueError) as caught:
+            PlainformerConfig.from_pretrained(folder)
+        assert f"{model_type!r}" in str(caught.value)
+        assert ("plainformer.from_bert" in str(caught.value)) == (model_type == "bert")
 
 
-@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
+@pytest.mark.parametrize("model_class", [PlainformerModel, PlainformerForMaskedLM], ids=short_name)
 def test_an_explicit_configuration_still_opens_our_own_weights(model_class, saved_folder, tmp_path):
     """The check must not refuse what it is meant to allow: our folder, and weights without a config.json."""
     (tmp_path / "model.safetensors").write_bytes((saved_folder / "model.safetensors").read_bytes())

@@ -290,7 +290,7 @@ def test_varlen_kernel_gets_the_sequences(monkeypatch):
     inputs = make_rows(padding_mask())
     expected = model(**inputs).last_hidden_state
     monkeypatch.setattr(kernels_plainformer, "load_varlen_attn", lambda: varlen_attn)
-    monkeypatch.setattr("plainformer.padding_plainformer.varlen_fits", lambda query, dropout_p: dropout_p == 0)
+    monkeypatch.setattr("plainformer.layouts_plainformer.varlen_fits", lambda query, dropout_p: dropout_p == 0)
     assert_same(model(**inputs).last_hidden_state, expected)
 
 

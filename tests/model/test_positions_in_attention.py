@@ -111,7 +111,7 @@ def test_weights_by_hand(monkeypatch, toy, unpad):
     hook.remove()
     query, key = (projection(seen[0]).unflatten(-1, (2, 16)) for projection in (attention.q_proj, attention.k_proj))
     positions = torch.arange(8).expand(2, 8)
-    modules = {type(module): module for module in attention.modules()} | {type(m): m for m in model.modules()}
+    modules = {type(module): module for module in attention.modules()}
     if Turn in modules:
         query, key = modules[Turn](query, positions), modules[Turn](key, positions)
     scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(16)

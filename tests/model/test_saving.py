@@ -11,6 +11,7 @@ import os
 import pytest
 import torch
 import transformers
+from helpers.axes import paired
 from helpers.models import (
     HEADS,
     MODELS,
@@ -22,6 +23,7 @@ from helpers.models import (
     short_name,
     tiny_config,
 )
+from helpers.saving import auto_class
 from safetensors.torch import load_file
 from torch import nn
 
@@ -33,15 +35,12 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
+from plainformer.positions_plainformer import POSITION_KINDS
 
-AUTO_CLASSES = {
-    PlainformerModel: transformers.AutoModel,
-    PlainformerForMaskedLM: transformers.AutoModelForMaskedLM,
-    PlainformerForSequenceClassification: transformers.AutoModelForSequenceClassification,
-    PlainformerForTokenClassification: transformers.AutoModelForTokenClassification,
-    PlainformerForQuestionAnswering: transformers.AutoModelForQuestionAnswering,
-    PlainformerForMultipleChoice: transformers.AutoModelForMultipleChoice,
-}
+KINDS = list(POSITION_KINDS)
+# Encoder and head are saved apart: each class goes with another position kind and norm placement.
+EACH_CLASS = pytest.mark.parametrize(("model_class", "variant"), paired(MODELS, VARIANTS))
+EACH_HEAD = pytest.mark.parametrize(("head_class", "variant"), paired(HEADS, VARIANTS))
 POOLED = {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias"}
 # What a head adds to the encoder, a tied decoder's weight left out.
 HEAD_KEYS = {
@@ -67,7 +66,7 @@ def openers(model_class: type) -> list:
     """The class itself and its Auto class, as functions of a folder."""
 
     def auto(folder, **kwargs):
-        return AUTO_CLASSES[model_class].from_pretrained(folder, trust_remote_code=False, **kwargs)
+        return auto_class(model_class).from_pretrained(folder, trust_remote_code=False, **kwargs)
 
     return [model_class.from_pretrained, auto]
 
@@ -84,7 +83,7 @@ def tensors_of(model: nn.Module) -> dict[str, torch.Tensor]:
     return {**model.state_dict(), **{f"buffer {name}": value for name, value in model.named_buffers()}}
 
 
-def said(model: nn.Module, inputs: dict) -> torch.Tensor:
+def output_of(model: nn.Module, inputs: dict) -> torch.Tensor:
     with torch.no_grad():
         return answers(model.eval()(**inputs))
 
@@ -133,7 +132,8 @@ def expected_keys(config, model_class: type) -> set[str]:
 
 
 @pytest.mark.parametrize("options", [{}, {"embedding_norm": False, "type_vocab_size": 0}], ids=["default", "bare"])
-def test_tensors_have_the_names_of_the_contract(variant, model_class, options):
+@EACH_CLASS
+def test_tensors_have_the_names_of_the_contract(model_class, variant, options):
     model = model_class(tiny_config(**variant, **options))
     names = set(model.state_dict())
     assert (
@@ -144,51 +144,46 @@ def test_tensors_have_the_names_of_the_contract(variant, model_class, options):
     assert not [name for name in names if "gamma" in name or "beta" in name]
     for module in model.modules():
         assert not hasattr(module, "LayerNorm")
-
-
-def test_modules_that_are_off_still_have_their_place(variant):
-    model = PlainformerModel(tiny_config(**variant, embedding_norm=False, type_vocab_size=0))
+    encoder = model.base_model  # modules that are off still have their place
     for name in ("word_embeddings", "position_embeddings", "token_type_embeddings", "norm"):
-        assert isinstance(getattr(model.embeddings, name), nn.Module)
-    assert isinstance(model.final_norm, nn.Module) and len(model.layers) == 2
+        assert isinstance(getattr(encoder.embeddings, name), nn.Module)
+    assert isinstance(encoder.final_norm, nn.Module) and len(encoder.layers) == 2
 
 
 # There and back.
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-def test_every_tensor_survives(variant, model_class, dtype, tmp_path):
+@EACH_CLASS
+def test_every_tensor_survives(model_class, variant, dtype, tmp_path):
     model = make_model(model_class, **variant).to(dtype)
     expected, inputs = tensors_of(model), make_inputs(model_class)
     model.save_pretrained(tmp_path)
+    assert {name for name in os.listdir(tmp_path) if not name.endswith((".py", ".json"))} == {"model.safetensors"}
     for opener in openers(model_class):
         again, info = opener(tmp_path, dtype=dtype, output_loading_info=True)
         assert type(again) is model_class and not again.training
         assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
         assert_equal_tensors(tensors_of(again), expected)
-        assert torch.equal(said(again, inputs), said(model, inputs))
+        assert torch.equal(output_of(again, inputs), output_of(model, inputs))
 
 
-def test_every_tensor_survives_twenty_times(variant, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_tensor_survives_many_times(kind, tmp_path):
     """Models are built on the meta device, so what a constructor computed is noise, if it is not computed again."""
-    model = make_model(PlainformerForMaskedLM, **variant)
+    model = make_model(PlainformerForMaskedLM, position_embedding_type=kind)
     expected, table, inputs = tensors_of(model), position_table(model, 16), make_inputs(PlainformerForMaskedLM)
-    logits = said(model, inputs)
-    for _ in range(20):
+    logits = output_of(model, inputs)
+    for _ in range(5):
         model.save_pretrained(tmp_path)
         model = PlainformerForMaskedLM.from_pretrained(tmp_path)
         assert_equal_tensors(tensors_of(model), expected)
         assert torch.equal(position_table(model, 16), table)
-        assert torch.equal(said(model, inputs), logits)
+        assert torch.equal(output_of(model, inputs), logits)
 
 
-def test_a_checkpoint_holds_safetensors_only(variant, model_class, tmp_path):
-    make_model(model_class, **variant).save_pretrained(tmp_path)
-    weights = {name for name in os.listdir(tmp_path) if not name.endswith((".py", ".json"))}
-    assert weights == {"model.safetensors"}
-
-
-def test_shards_are_put_together_again(variant, model_class, tmp_path):
+@EACH_CLASS
+def test_shards_are_put_together_again(model_class, variant, tmp_path):
     model = make_model(model_class, **variant)
     model.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len([name for name in os.listdir(tmp_path) if name.endswith(".safetensors")]) > 3
@@ -197,10 +192,10 @@ def test_shards_are_put_together_again(variant, model_class, tmp_path):
         assert_equal_tensors(tensors_of(opener(tmp_path)), tensors_of(model))
 
 
-def test_a_folder_can_be_saved_over(variant, tmp_path):
+def test_a_folder_can_be_saved_over(tmp_path):
     """Into the folder it came from, and over another model."""
     make_model(PlainformerForMaskedLM, pre_norm=True).save_pretrained(tmp_path)
-    model = make_model(PlainformerForSequenceClassification, **variant)
+    model = make_model(PlainformerForSequenceClassification)
     model.save_pretrained(tmp_path)
     again = PlainformerForSequenceClassification.from_pretrained(tmp_path)
     again.save_pretrained(tmp_path)
@@ -242,8 +237,8 @@ def test_the_current_folder_and_a_link_will_do(tmp_path, monkeypatch):
             assert_equal_tensors(tensors_of(opener(folder)), tensors_of(model))
 
 
-def test_two_models_under_one_leaf_name_stay_apart(variant, tmp_path):
-    first, second = make_model(PlainformerModel, **variant), make_model(PlainformerModel, hidden_size=48)
+def test_two_models_under_one_leaf_name_stay_apart(tmp_path):
+    first, second = make_model(PlainformerModel), make_model(PlainformerModel, hidden_size=48)
     first.save_pretrained(tmp_path / "a" / "model")
     second.save_pretrained(tmp_path / "b" / "model")
     for _ in range(2):
@@ -263,13 +258,13 @@ class {name}(PlainformerForSequenceClassification):
 """
 
 
-def test_a_subclass_of_the_user_saves_and_loads(variant, tmp_path, monkeypatch):
+def test_a_subclass_of_the_user_saves_and_loads(tmp_path, monkeypatch):
     (tmp_path / "my_own_modeling.py").write_text(USER_MODULE.format(name="MyOwnClassifier"))
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     monkeypatch.delitem(importlib.sys.modules, "my_own_modeling", raising=False)
     my_own_class = importlib.import_module("my_own_modeling").MyOwnClassifier
-    model = make_model(my_own_class, **variant)
+    model = make_model(my_own_class)
     model.save_pretrained(tmp_path / "mine")
     again, info = my_own_class.from_pretrained(tmp_path / "mine", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
@@ -286,8 +281,14 @@ def test_a_subclass_of_the_user_saves_and_loads(variant, tmp_path, monkeypatch):
 HEADS_AND_TIES = [case for case in CLASSES_AND_TIES if case.values[0] is not PlainformerModel]
 
 
-@pytest.mark.parametrize(("head_class", "tie"), HEADS_AND_TIES)
-def test_a_head_starts_from_the_base(variant, head_class, tie, tmp_path):
+@pytest.mark.parametrize(
+    ("head_class", "tie", "variant"),
+    [
+        pytest.param(*case.values, variant.values[0], id=f"{case.id}-{variant.id}")
+        for case, variant in zip(HEADS_AND_TIES, paired(VARIANTS), strict=False)
+    ],
+)
+def test_a_head_starts_from_the_base(head_class, tie, variant, tmp_path):
     base = make_model(PlainformerModel, **variant, tie_word_embeddings=tie)
     base.save_pretrained(tmp_path)
     expected = HEAD_KEYS[head_class] | ({DECODER} if head_class is PlainformerForMaskedLM and not tie else set())
@@ -303,7 +304,8 @@ def test_a_head_starts_from_the_base(variant, head_class, tie, tmp_path):
                 assert not value.any(), name
 
 
-def test_the_base_starts_from_a_head(variant, head_class, tmp_path):
+@EACH_HEAD
+def test_the_base_starts_from_a_head(head_class, variant, tmp_path):
     model = make_model(head_class, **variant)
     model.save_pretrained(tmp_path)
     for opener in openers(PlainformerModel):
@@ -312,17 +314,14 @@ def test_the_base_starts_from_a_head(variant, head_class, tmp_path):
         assert not info["missing_keys"]
         assert set(info["unexpected_keys"]) <= HEAD_KEYS[head_class]
         assert_equal_tensors(tensors_of(base), tensors_of(model.plainformer))
+    model.plainformer.save_pretrained(tmp_path / "encoder")  # by itself
+    assert set(stored(tmp_path / "encoder")) == set(model.plainformer.state_dict())
+    alone = PlainformerModel.from_pretrained(tmp_path / "encoder")
+    assert_equal_tensors(tensors_of(alone), tensors_of(model.plainformer))
 
 
-def test_the_encoder_of_a_head_can_be_saved_by_itself(variant, head_class, tmp_path):
-    model = make_model(head_class, **variant)
-    model.plainformer.save_pretrained(tmp_path)
-    assert set(stored(tmp_path)) == set(model.plainformer.state_dict())
-    assert_equal_tensors(tensors_of(PlainformerModel.from_pretrained(tmp_path)), tensors_of(model.plainformer))
-
-
-def test_a_head_starts_from_another(head_class, variant, tmp_path):
-    model = make_model(head_class, **variant)
+def test_a_head_starts_from_another(head_class, tmp_path):
+    model = make_model(head_class)
     model.save_pretrained(tmp_path)
     for target in HEADS:
         other, info = target.from_pretrained(tmp_path, ignore_mismatched_sizes=True, output_loading_info=True)
@@ -366,8 +365,8 @@ def is_tied(model) -> bool:
 
 
 @TIES
-def test_a_file_holds_one_copy_of_tied_weights(variant, saved_tied, tmp_path):
-    model = make_model(PlainformerForMaskedLM, **variant, tie_word_embeddings=saved_tied)
+def test_a_file_holds_one_copy_of_tied_weights(saved_tied, tmp_path):
+    model = make_model(PlainformerForMaskedLM, tie_word_embeddings=saved_tied)
     assert is_tied(model) == saved_tied
     model.save_pretrained(tmp_path)
     names = set(stored(tmp_path))
@@ -376,15 +375,11 @@ def test_a_file_holds_one_copy_of_tied_weights(variant, saved_tied, tmp_path):
     )
 
 
-ROUTES_AND_VARIANTS = [pytest.param("keyword", variant, id=f"keyword-{name}") for name, variant in VARIANTS.items()]
-ROUTES_AND_VARIANTS += [pytest.param(route, {}, id=route) for route in TIE_ROUTES if route != "keyword"]
-
-
 @pytest.mark.parametrize("opened_tied", [True, False], ids=["opened tied", "opened untied"])
-@pytest.mark.parametrize(("route", "variant"), ROUTES_AND_VARIANTS)
+@pytest.mark.parametrize("route", TIE_ROUTES)
 @TIES
-def test_tying_can_be_changed_when_a_file_is_opened(saved_tied, opened_tied, route, variant, tmp_path):
-    model = make_model(PlainformerForMaskedLM, **variant, tie_word_embeddings=saved_tied)
+def test_tying_can_be_changed_when_a_file_is_opened(saved_tied, opened_tied, route, tmp_path):
+    model = make_model(PlainformerForMaskedLM, tie_word_embeddings=saved_tied)
     if "bfloat16" in route:
         model = model.bfloat16().float()
     tensors = {name: value.detach().clone() for name, value in tensors_of(model).items()}
@@ -404,9 +399,9 @@ def test_tying_can_be_changed_when_a_file_is_opened(saved_tied, opened_tied, rou
         assert_equal_tensors(tensors_of(final), tensors)
 
 
-def test_untied_weights_go_their_own_ways(variant, tmp_path):
+def test_untied_weights_go_their_own_ways(tmp_path):
     """A decoder that starts as a copy must not share memory with the embeddings."""
-    make_model(PlainformerForMaskedLM, **variant).save_pretrained(tmp_path)
+    make_model(PlainformerForMaskedLM).save_pretrained(tmp_path)
     model = PlainformerForMaskedLM.from_pretrained(tmp_path, tie_word_embeddings=False)
     before = model.get_input_embeddings().weight.detach().clone()
     with torch.no_grad():
@@ -414,9 +409,9 @@ def test_untied_weights_go_their_own_ways(variant, tmp_path):
     assert torch.equal(model.get_input_embeddings().weight, before)
 
 
-def test_an_unreadable_decoder_is_reported(variant, tmp_path):
+def test_an_unreadable_decoder_is_reported(tmp_path):
     """`from_pretrained` says what is missing when nothing of the head is there, tied or not."""
-    make_model(PlainformerModel, **variant).save_pretrained(tmp_path)
+    make_model(PlainformerModel).save_pretrained(tmp_path)
     _, info = PlainformerForMaskedLM.from_pretrained(tmp_path, tie_word_embeddings=False, output_loading_info=True)
     assert set(info["missing_keys"]) == HEAD_KEYS[PlainformerForMaskedLM] | {DECODER}
 
@@ -444,14 +439,16 @@ def assert_fresh(model: nn.Module, dtype: torch.dtype = torch.float32) -> None:
             )
 
 
-def test_a_fresh_model_is_initialised_as_bert_is(variant, model_class):
+@EACH_CLASS
+def test_a_fresh_model_is_initialised_as_bert_is(model_class, variant):
     assert_fresh(model_class(tiny_config(**variant, initializer_range=0.05)))
 
 
-def test_a_model_that_was_built_on_meta_is_initialised_later(variant, model_class):
+@EACH_CLASS
+def test_a_model_that_was_built_on_meta_is_initialised_later(model_class, variant):
     config = tiny_config(**variant)
     for dtype in (torch.float32, torch.bfloat16):
-        for build in (model_class, AUTO_CLASSES[model_class].from_config):
+        for build in (model_class, auto_class(model_class).from_config):
             with torch.device("meta"):
                 model = build(config)
             assert all(parameter.is_meta for parameter in model.parameters())
@@ -466,11 +463,11 @@ def test_a_model_that_was_built_on_meta_is_initialised_later(variant, model_clas
                 assert is_tied(model)
             if config.position_embedding_type == "sinusoidal":
                 torch.testing.assert_close(position_table(model, 16).double(), sinusoids(16, 32), rtol=0, atol=1e-6)
-            assert said(model, make_inputs(model_class)).isfinite().all()
+            assert output_of(model, make_inputs(model_class)).isfinite().all()
 
 
-@pytest.mark.parametrize("pad_token_id", [0, 3, 49, None])
-def test_the_padding_embedding_is_zero_and_gets_no_gradient(variant, model_class, pad_token_id):
+@pytest.mark.parametrize(("model_class", "variant", "pad_token_id"), paired(MODELS, VARIANTS, [0, 3, 49, None]))
+def test_the_padding_embedding_is_zero_and_gets_no_gradient(model_class, variant, pad_token_id):
     """With a tied decoder the row is also a row of the decoder, which learns to score that id: untied here."""
     model = model_class(tiny_config(**variant, pad_token_id=pad_token_id, tie_word_embeddings=False))
     weight = model.get_input_embeddings().weight
@@ -487,8 +484,8 @@ def test_the_padding_embedding_is_zero_and_gets_no_gradient(variant, model_class
         assert weight.grad[row].any() == (row != pad_token_id)
 
 
-def test_the_padding_embedding_stays_zero_in_training(variant, tmp_path):
-    model = PlainformerForSequenceClassification(tiny_config(**variant))
+def test_the_padding_embedding_stays_zero_in_training(tmp_path):
+    model = PlainformerForSequenceClassification(tiny_config())
     inputs = make_inputs(PlainformerForSequenceClassification)
     inputs["input_ids"][:, 3] = 0
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
@@ -506,16 +503,13 @@ def test_the_padding_embedding_stays_zero_in_training(variant, tmp_path):
 
 # The fixed table.
 
-SINUSOIDAL = [pytest.param(variant, id=name) for name, variant in VARIANTS.items() if name.startswith("sinusoidal")]
-WIDTHS = pytest.mark.parametrize(
-    "width", [{}, {"hidden_size": 33, "num_attention_heads": 3}], ids=["width 32", "width 33"]
-)
+FIXED = {"position_embedding_type": "sinusoidal"}
+WIDTHS = {"width 32": {}, "width 33": {"hidden_size": 33, "num_attention_heads": 3}}
 
 
-@WIDTHS
-@pytest.mark.parametrize("variant", SINUSOIDAL)
-def test_the_fixed_table_is_the_formula_and_stays_it(variant, width, model_class, tmp_path):
-    model = model_class(tiny_config(**variant, **width))
+@pytest.mark.parametrize(("width", "model_class"), paired(WIDTHS, [PlainformerForMaskedLM, PlainformerModel]))
+def test_the_fixed_table_is_the_formula_and_stays_it(width, model_class, tmp_path):
+    model = model_class(tiny_config(**FIXED, **width))
     expected = sinusoids(1000, model.config.hidden_size)
 
     def check(model):
@@ -525,7 +519,7 @@ def test_the_fixed_table_is_the_formula_and_stays_it(variant, width, model_class
 
     check(model)
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    without = model_class(tiny_config(**{**variant, "position_embedding_type": "none"}, **width))
+    without = model_class(tiny_config(position_embedding_type="none", **width))
     assert trainable == sum(parameter.numel() for parameter in without.parameters())
     assert set(model.state_dict()) == set(without.state_dict())
     inputs = make_inputs(model_class)
@@ -549,10 +543,20 @@ RESIZES = {
 }
 
 
-@pytest.mark.parametrize(("model_class", "tie"), CLASSES_AND_TIES)
-@pytest.mark.parametrize("resize", RESIZES)
-def test_the_vocabulary_can_be_resized(variant, model_class, resize, tie, tmp_path):
-    model = make_model(model_class, **variant, tie_word_embeddings=tie)
+def resizes(ways: list[str]) -> list:
+    """The masked LM by every way, tied and untied; a class without a decoder by one."""
+    others = [model_class for model_class in MODELS if model_class is not PlainformerForMaskedLM]
+    both = [
+        pytest.param(PlainformerForMaskedLM, tie, name, id=f"MaskedLM-{'tied' if tie else 'untied'}-{name}")
+        for tie in (True, False)
+        for name in ways
+    ]
+    return both + paired(others, {"tied": True}, ways)
+
+
+@pytest.mark.parametrize(("model_class", "tie", "resize"), resizes(list(RESIZES)))
+def test_the_vocabulary_can_be_resized(model_class, tie, resize, tmp_path):
+    model = make_model(model_class, tie_word_embeddings=tie)
     old = {name: value.detach().clone() for name, value in model.state_dict().items()}
     arguments, size = RESIZES[resize]
     kept = min(size, 50)
@@ -576,12 +580,12 @@ def test_the_vocabulary_can_be_resized(variant, model_class, resize, tie, tmp_pa
     assert_equal_tensors(tensors_of(again), tensors_of(model))
     inputs = make_inputs(model_class)
     inputs["input_ids"] = inputs["input_ids"] % size
-    assert torch.equal(said(again, inputs), said(model, inputs))
+    assert torch.equal(output_of(again, inputs), output_of(model, inputs))
 
 
 @pytest.mark.parametrize("tie", [True, False], ids=["tied", "untied"])
-def test_new_tokens_can_be_read_and_learned(variant, tie):
-    model = make_model(PlainformerForMaskedLM, **variant, tie_word_embeddings=tie)
+def test_new_tokens_can_be_read_and_learned(tie):
+    model = make_model(PlainformerForMaskedLM, tie_word_embeddings=tie)
     with pytest.raises(ValueError, match="vocab_size=50"):
         model(input_ids=torch.tensor([[50, 51, 3]]))
     model.resize_token_embeddings(52)
@@ -597,8 +601,8 @@ def test_new_tokens_can_be_read_and_learned(variant, tie):
         model(input_ids=torch.tensor([[1, 2]]), labels=torch.tensor([[52, 1]]))
 
 
-def test_a_fresh_padding_embedding_stays_zero_through_a_resize(variant):
-    model = PlainformerForSequenceClassification(tiny_config(**variant))
+def test_a_fresh_padding_embedding_stays_zero_through_a_resize():
+    model = PlainformerForSequenceClassification(tiny_config())
     model.resize_token_embeddings(64)
     weight = model.get_input_embeddings().weight
     assert not weight[0].any() and weight[50:].any(dim=1).all()
@@ -616,14 +620,12 @@ def test_the_padding_token_cannot_be_cut_off():
 
 # Other numbers of positions.
 
-LEARNED = pytest.mark.parametrize("pre_norm", [False, True], ids=["learned-post", "learned-pre"])
-NOT_LEARNED = [pytest.param(variant, id=name) for name, variant in VARIANTS.items() if not name.startswith("learned")]
+SIZES = {"longer": 40, "shorter": 9, "the same": 16}
 
 
-@pytest.mark.parametrize("size", [40, 9, 16], ids=["longer", "shorter", "the same"])
-@LEARNED
-def test_learned_positions_can_be_resized(pre_norm, size, model_class, tmp_path):
-    model = make_model(model_class, pre_norm=pre_norm)
+@pytest.mark.parametrize(("model_class", "size"), paired(MODELS, SIZES))
+def test_learned_positions_can_be_resized(model_class, size, tmp_path):
+    model = make_model(model_class)
     assert model.get_position_embeddings() is model.base_model.embeddings.position_embeddings
     old = model.get_position_embeddings().weight.detach().clone()
     model.resize_position_embeddings(size)
@@ -635,20 +637,19 @@ def test_learned_positions_can_be_resized(pre_norm, size, model_class, tmp_path)
     if size > 16:
         assert 0.015 < table.weight[16:].std() < 0.025
     inputs = make_inputs(model_class, length=size)
-    expected = said(model, inputs)
+    expected = output_of(model, inputs)
     with pytest.raises(ValueError, match=f"max_position_embeddings={size}"):
         model(**make_inputs(model_class, length=size + 1))
     model.save_pretrained(tmp_path)
     again = model_class.from_pretrained(tmp_path)
     assert_equal_tensors(tensors_of(again), tensors_of(model))
-    assert torch.equal(said(again, inputs), expected)
+    assert torch.equal(output_of(again, inputs), expected)
     answers(again(**inputs)).sum().backward()
     assert again.get_position_embeddings().weight.grad.shape == (size, 32)
 
 
-@LEARNED
-def test_resized_positions_keep_dtype_and_frozenness(pre_norm):
-    model = make_model(PlainformerModel, pre_norm=pre_norm).to(torch.bfloat16)
+def test_resized_positions_keep_dtype_and_frozenness():
+    model = make_model(PlainformerModel).to(torch.bfloat16)
     model.get_position_embeddings().weight.requires_grad_(False)
     model.resize_position_embeddings(20)
     assert model.get_position_embeddings().weight.dtype == torch.bfloat16
@@ -663,11 +664,9 @@ def test_an_impossible_number_of_positions_is_refused(size):
     assert model.config.max_position_embeddings == 16 and len(model.get_position_embeddings().weight) == 16
 
 
-@pytest.mark.parametrize("variant", NOT_LEARNED)
-@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
-def test_only_learned_positions_have_a_table(variant, model_class):
-    model = model_class(tiny_config(**variant))
-    kind = variant["position_embedding_type"]
+@pytest.mark.parametrize(("model_class", "kind"), paired(MODELS, [k for k in KINDS if not POSITION_KINDS[k].has_limit]))
+def test_only_learned_positions_have_a_table(model_class, kind):
+    model = model_class(tiny_config(position_embedding_type=kind))
     for call in (model.get_position_embeddings, lambda: model.resize_position_embeddings(40)):
         with pytest.raises(ValueError, match=f"position_embedding_type='{kind}'.*'learned'"):
             call()

@@ -2,19 +2,20 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from helpers.scripts import run_main
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "benchmark.py"
 
 
 def run(*words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, BENCHMARK, *words], capture_output=True, text=True, timeout=300, check=False)
+    return run_main(BENCHMARK, *words)
 
 
 def test_one_row(tmp_path):
     done = run("inference-equal", "--repeats", "1", "--output", str(tmp_path / "new" / "figures.json"))
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     assert "inference-equal" in done.stdout
     report = json.loads((tmp_path / "new" / "figures.json").read_text())
     row = report["rows"]["inference-equal"]
@@ -26,4 +27,4 @@ def test_one_row(tmp_path):
 def test_an_unknown_row_is_named():
     done = run("inference-shufled")
     assert done.returncode == 2
-    assert "'inference-shufled'" in done.stderr and "inference-shuffled" in done.stderr
+    assert "'inference-shufled'" in done.stdout and "inference-shuffled" in done.stdout

@@ -28,7 +28,7 @@ import sys, pathlib, hf_suite
 archive, folder = map(pathlib.Path, sys.argv[1:3])
 hf_suite.lay_out(archive, folder)
 for kind in ("modeling", "tokenization"):
-    (folder / hf_suite.PLACES[f"{kind}.py"]).unlink()
+    (folder / hf_suite.TARGETS[f"{kind}.py"]).unlink()
 sys.exit(hf_suite.run_pytest(folder, sys.argv[3:]))
 """
 
@@ -91,8 +91,8 @@ def test_their_tests_are_laid_out_beside_ours(suite, archive, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {archive.name, "laid-out"}
     theirs = {path.name for path in folder.glob("tests/test_*.py")}
     assert theirs == {"test_modeling_common.py"}
-    for place in suite.PLACES.values():
-        assert (folder / place).is_file()
+    for path in suite.TARGETS.values():
+        assert (folder / path).is_file()
     assert (folder / "src" / "transformers").resolve() == Path(transformers.__file__).resolve().parent
 
     code = """
@@ -124,8 +124,8 @@ def run_theirs(tasks: list[str], tmp_path: Path, *words: str) -> subprocess.Comp
 def test_mixins_that_are_stand_ins_are_named(tmp_path):
     done = run_theirs([*TASKS, "mask_generation"], tmp_path, "-n", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    told, numbers = done.stdout.splitlines()[-3:-1]
-    assert told == "not run, as the archive leaves them out: the tests of GenerationTesterMixin"
+    left_out, numbers = done.stdout.splitlines()[-3:-1]
+    assert left_out == "not run, as the archive leaves them out: the tests of GenerationTesterMixin"
     assert numbers == f"passed {6 * len(TASKS)}, skipped by them 0, skipped by us 0, failed 0"
     assert "Other" not in done.stdout
 

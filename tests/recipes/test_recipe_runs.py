@@ -7,12 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-import shareable_files
 import torch
 from helpers.processes import run_process
 from helpers.recipes import ROOT, TINY, make_rows, weights, write
 from test_run_ner import conll, make_sentences
 from test_run_qa import make_rows as make_questions
+
+from plainformer.sharing import files as files_to_share
 
 SCRIPTS = ROOT / "scripts"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
@@ -28,10 +29,10 @@ for name, words in json.load(open(sys.argv[2])).items():
 CHECK_ALL = """
 import json, pathlib, sys
 sys.path.insert(0, sys.argv[1])
-import check_as_stranger, load_as_stranger
-sys.meta_path.insert(0, load_as_stranger.NoPlainformer())
+import stranger
+sys.meta_path.insert(0, stranger.NoPlainformer)
 folders = map(pathlib.Path, sys.argv[2:])
-print(json.dumps({folder.name: check_as_stranger.check(folder, with_tokenizer=True)["class"] for folder in folders}))
+print(json.dumps({folder.name: stranger.check(folder, with_tokenizer=True)["class"] for folder in folders}))
 """
 
 
@@ -114,14 +115,14 @@ def test_other_ways_to_train_and_a_folder_to_share(files, tmp_path, monkeypatch,
 
     staged = []
     for name in RECIPES:
-        files_of = shareable_files.sort_files(tmp_path / name)
-        shareable_files.check_model(tmp_path / name, files_of, needs_tokenizer=True)
+        files_of = files_to_share.sort_files(tmp_path / name)
+        files_to_share.check_model(tmp_path / name, files_of, needs_tokenizer=True)
         assert {"training_args.bin", "recipe.json"} <= set(files_of.stays)
-        shareable_files.stage(files_of, tmp_path / "staged" / name)
+        files_to_share.stage(files_of, tmp_path / "staged" / name)
         staged.append(tmp_path / "staged" / name)
     hidden = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     run = run_process(
-        [sys.executable, "-c", CHECK_ALL, SCRIPTS, *staged],
+        [sys.executable, "-c", CHECK_ALL, ROOT / "plainformer" / "sharing", *staged],
         env={**hidden, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
     )

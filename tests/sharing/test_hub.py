@@ -1,12 +1,10 @@
 """The Hub: what is pushed with the real client is there for a stranger, whole or not at all.
 
-The Hub is a server of our own on loopback (hub_server.py). Pushing and loading happen in processes of their own, each
+The Hub is a server of our own on loopback (helpers/hub_server.py). Pushing and loading happen in other processes, each
 with empty caches, since the client reads its environment once. They take seconds, so each does many jobs.
 """
 
-import inspect
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -16,31 +14,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.hub import AUTO_CLASSES, ROOT, SCRIPTS, TEXTS, TOKENS, digest, environment, run_code
 from helpers.hub_server import HubServer
 from helpers.models import make_model
 from helpers.processes import finish_process, run_process, start_process
 
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
+from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
+from plainformer.sharing import card as cards
+from plainformer.sharing import files as shareable
+from plainformer.sharing import push as pushing
 
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts"
-sys.path.insert(0, str(SCRIPTS))
-
-import model_card  # noqa: E402
-import push_to_hub  # noqa: E402
-import shareable_files  # noqa: E402
-
-TOKENS = {"hf_someone": "someone", "hf_other": "other"}
-TEXTS = ["time flies like an arrow", "fruit flies like a banana"]
-AUTO_CLASSES = [
-    "AutoModel",
-    "AutoModelForMaskedLM",
-    "AutoModelForSequenceClassification",
-    "AutoModelForTokenClassification",
-    "AutoModelForQuestionAnswering",
-    "AutoModelForMultipleChoice",
-]
-CODE = {"modeling_plainformer.py", "configuration_plainformer.py", "padding_plainformer.py"}
+CODE = {"modeling_plainformer.py", "configuration_plainformer.py", "positions_plainformer.py"}
 REPORT = {
     "class": "PlainformerForSequenceClassification",
     "auto": "AutoModelForSequenceClassification",
@@ -55,54 +40,16 @@ REPORT = {
 
 # Processes.
 
-STRANGER = """
-import sys
-class NoPlainformer:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "plainformer":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoPlainformer())
-"""
-
-
-def digest(model):
-    """One text for the names and bits of all weights. Its source is sent to other processes too."""
-    import hashlib
-
-    sha = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        sha.update(name.encode() + value.contiguous().numpy().tobytes())
-    return sha.hexdigest()
-
-
-COMMON = f"""
-import json, sys, torch, transformers
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-{inspect.getsource(digest)}
-
-def load(repo, auto="AutoModelForSequenceClassification", **options):
-    torch.manual_seed(0)
-    options = {{"trust_remote_code": True, "ignore_mismatched_sizes": True, **options}}
-    return getattr(transformers, auto).from_pretrained(repo, **options)
-
-def attempt(function, *args, **options):
-    try:
-        return digest(function(*args, **options))
-    except Exception as error:
-        return f"{{type(error).__name__}}: {{error}}"
-"""
 PUSH = """
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
 model = PlainformerForSequenceClassification.from_pretrained(sys.argv[1])
 tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=False)
-results = {"first": digest(model), "first sha": model.push_to_hub("someone/model").oid}
+results = {"first": digest(model.state_dict()), "first sha": model.push_to_hub("someone/model").oid}
 tokenizer.push_to_hub("someone/model")
 model.push_to_hub("someone/private", private=True)
 with torch.no_grad():
     model.classifier.bias += 1
-results |= {"second": digest(model), "encoder": digest(model.plainformer)}
+results |= {"second": digest(model.state_dict()), "encoder": digest(model.plainformer.state_dict())}
 model.push_to_hub("someone/model")
 """
 # Opens everything; then fine-tunes what was pushed, pushes that with Trainer, and back with the model's own method.
@@ -113,14 +60,14 @@ texts = json.loads(sys.argv[1])
 results = {
     "class": type(model).__name__,
     "module": type(model).__module__,
-    "main": digest(model),
-    "revision": digest(load("someone/model", revision=sys.argv[2])),
-    "encoder": digest(load("someone/model", "AutoModel")),
+    "main": digest(model.state_dict()),
+    "revision": weights("someone/model", revision=sys.argv[2]),
+    "encoder": weights("someone/model", "AutoModel"),
     "ids": tokenizer(texts)["input_ids"],
     "opened": {auto: type(load("someone/model", auto)).__name__ for auto in json.loads(sys.argv[3])},
-    "without token": attempt(load, "someone/private", token=False),
-    "with the token of another": attempt(load, "someone/private", token="hf_other"),
-    "with token": attempt(load, "someone/private", token="hf_someone"),
+    "without token": attempt(weights, "someone/private", token=False),
+    "with the token of another": attempt(weights, "someone/private", token="hf_other"),
+    "with token": attempt(weights, "someone/private", token="hf_someone"),
 }
 rows = [{**tokenizer(text), "labels": index} for index, text in enumerate(texts)]
 arguments = transformers.TrainingArguments(
@@ -131,53 +78,72 @@ trainer = transformers.Trainer(model=model, args=arguments, train_dataset=rows, 
 trainer.train()
 trainer.push_to_hub()
 model.push_to_hub("someone/model", token="hf_someone", commit_message="fine-tuned")
-results["tuned"] = digest(model)
+results["tuned"] = digest(model.state_dict())
 """
-LOAD = """
-results = {name: attempt(load, repo, revision=revision) for name, repo, revision in json.loads(sys.argv[1])}
+# The last stranger: opens what was pushed, and checks folders as the script does.
+LOAD_AND_CHECK = """
+sys.path.append(sys.argv[1])
+import stranger
+from pathlib import Path
+results = {name: attempt(weights, repo, revision=revision) for name, repo, revision in json.loads(sys.argv[2])}
+for folder in sorted(Path(sys.argv[3]).iterdir()):
+    try:
+        results[folder.name] = stranger.check(folder, with_tokenizer=True)
+    except stranger.Problem as problem:
+        results[folder.name] = str(problem)
 """
-# The script as it is, but for the check of the folder, which takes seconds and is tested by itself.
+# push_to_hub.py once per line of the input, but for the check of the folder, which takes seconds and is tested by
+# itself. The answer is a line with the exit status and the output.
 UNCHECKED = """
-import json, sys
+import contextlib, io, json, os, sys
 sys.path.insert(0, {scripts!r})
+import huggingface_hub.utils
 import push_to_hub
-push_to_hub.check_as_stranger = lambda *args, **options: json.loads({report!r})
-push_to_hub.main()
+from huggingface_hub import constants
+from plainformer.sharing import push
+
+push.check_as_stranger = lambda *args, **options: json.loads({report!r})
+forget_connections = getattr(huggingface_hub.utils, "reset_sessions", None) or huggingface_hub.utils.close_session
+for line in sys.stdin:
+    words, token, settings = json.loads(line)
+    before = {{name: getattr(constants, name) for name in settings}}
+    output, status = io.StringIO(), 0
+    os.environ.pop("HF_TOKEN", None)
+    os.environ.update({{"HF_TOKEN": token}} if token else {{}})
+    sys.argv[1:] = words
+    try:
+        for name, value in settings.items():
+            setattr(constants, name, value)
+        forget_connections()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            push_to_hub.main()
+    except SystemExit as error:
+        status = 1
+        print(error, file=output)
+    finally:
+        for name, value in before.items():
+            setattr(constants, name, value)
+        forget_connections()
+    print(json.dumps([status, output.getvalue()]), flush=True)
 """
 
 
-def environment(hub: HubServer, home: Path, token: str | None = None) -> dict[str, str]:
-    """Empty caches, the Hub of the test, and nothing of the user's own settings."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
-    settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
-    return clean | settings | {"OMP_NUM_THREADS": "1"} | ({"HF_TOKEN": token} if token else {})
+class Pusher:
+    """A process that pushes again and again; starting one takes seconds."""
 
+    def __init__(self, hub: HubServer, home: Path) -> None:
+        code = UNCHECKED.format(scripts=str(SCRIPTS), report=json.dumps(REPORT))
+        env = environment(hub, home) | {"PYTHONPATH": str(ROOT)}
+        self.process = start_process([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stderr=None)
 
-def run_code(
-    hub: HubServer, home: Path, code: str, *args: str, token: str | None = None, package: bool = False
-) -> dict:
-    """The `results` of code in a new process, of a stranger unless it has the package."""
-    home.mkdir()
-    output = home / "results.json"
-    parts = ["" if package else STRANGER, COMMON, code, f'json.dump(results, open({str(output)!r}, "w"))']
-    env = environment(hub, home, token) | ({"PYTHONPATH": str(ROOT)} if package else {})
-    command = [sys.executable, "-c", "\n".join(parts), *args]
-    done = run_process(command, cwd=home, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr[-5000:]
-    return json.loads(output.read_text())
+    def start(self, *words: object, token: str | None = "hf_someone", **settings) -> None:
+        """Begin to push; `settings` are constants of huggingface_hub."""
+        print(json.dumps([[*map(str, words)], token, settings]), file=self.process.stdin, flush=True)
 
-
-def start_push(hub: HubServer, home: Path, *args: object, token: str | None = "hf_someone", full: bool = False, **env):
-    """push_to_hub.py in a new process. Unless `full`, it believes that the folder is fine."""
-    code = UNCHECKED.format(scripts=str(SCRIPTS), report=json.dumps(REPORT))
-    command = [sys.executable, *([str(SCRIPTS / "push_to_hub.py")] if full else ["-c", code]), *map(str, args)]
-    return start_process(command, env={**environment(hub, home, token), **env}, stderr=subprocess.STDOUT)
-
-
-def push(*args, **options) -> tuple[int, str]:
-    """Exit status and output."""
-    done = finish_process(start_push(*args, **options), timeout=600)
-    return done.returncode, done.stdout
+    def push(self, *words: object, **options) -> tuple[int, str]:
+        """Exit status and output."""
+        self.start(*words, **options)
+        return tuple(json.loads(self.process.stdout.readline()))
 
 
 # Folders, and the Hub.
@@ -219,21 +185,34 @@ def leave_traces_of_training(folder: Path) -> None:
     (folder / "eval_results.json").write_text(json.dumps({"eval_accuracy": 0.93125, "eval_runtime": 3.5}))
 
 
+@pytest.fixture(scope="module")
+def pusher(hub, tmp_path_factory):
+    pusher = Pusher(hub, tmp_path_factory.mktemp("pusher"))
+    yield pusher
+    finish_process(pusher.process)  # it ends with its input
+
+
 # model.push_to_hub, tokenizer.push_to_hub and Trainer.push_to_hub.
 
 
 @pytest.fixture(scope="module")
-def shared(saved, tmp_path_factory) -> SimpleNamespace:
-    """Pushed twice by one who has the package; opened, fine-tuned and pushed by a stranger; opened by another."""
+def shared(hub, saved, tmp_path_factory) -> SimpleNamespace:
+    """Pushed twice by one who has the package; opened, fine-tuned and pushed by a stranger."""
     root = tmp_path_factory.mktemp("shared")
-    with HubServer(TOKENS) as hub:
-        pushed = run_code(hub, root / "1", PUSH, str(saved), token="hf_someone", package=True)
-        args = json.dumps(TEXTS), pushed["first sha"], json.dumps(AUTO_CLASSES)
-        stranger = run_code(hub, root / "2", LOAD_AND_GO_ON, *args)
-        wanted = [("tuned", "someone/tuned", "main"), ("back", "someone/model", "main")]
-        wanted += [("first", "someone/model", pushed["first sha"])]
-        another = run_code(hub, root / "3", LOAD, json.dumps(wanted))
-        yield SimpleNamespace(hub=hub, pushed=pushed, stranger=stranger, another=another)
+    pushed = run_code(hub, root / "1", PUSH, str(saved), token="hf_someone", package=True)
+    args = json.dumps(TEXTS), pushed["first sha"], json.dumps(AUTO_CLASSES)
+    stranger = run_code(hub, root / "2", LOAD_AND_GO_ON, *args)
+    return SimpleNamespace(hub=hub, pushed=pushed, stranger=stranger)
+
+
+@pytest.fixture(scope="module")
+def last(hub, shared, story, faulty, tmp_path_factory) -> dict:
+    """What another stranger finds when all is done: pushed models, and folders of which all but one have a fault."""
+    first, home = shared.pushed["first sha"], tmp_path_factory.mktemp("last") / "home"
+    wanted = [("tuned", "someone/tuned", "main"), ("back", "someone/model", "main"), ("first", "someone/model", first)]
+    wanted += [("script", "someone/script", "main"), ("script first", "someone/script", story.after_first)]
+    sharing = str(ROOT / "plainformer" / "sharing")
+    return run_code(hub, home, LOAD_AND_CHECK, sharing, json.dumps(wanted), str(faulty))
 
 
 def test_push_puts_the_code_beside_the_weights(shared):
@@ -257,9 +236,9 @@ def test_stranger_opens_what_was_pushed(shared, saved):
     assert stranger["ids"] == AutoTokenizer.from_pretrained(saved, trust_remote_code=False)(TEXTS)["input_ids"]
 
 
-def test_stranger_opens_an_older_version(shared):
+def test_stranger_opens_an_older_version(shared, last):
     assert shared.pushed["first"] != shared.pushed["second"]
-    assert shared.stranger["revision"] == shared.another["first"] == shared.pushed["first"]
+    assert shared.stranger["revision"] == last["first"] == shared.pushed["first"]
 
 
 def test_private_repository_wants_its_token(shared):
@@ -269,9 +248,9 @@ def test_private_repository_wants_its_token(shared):
         assert shared.stranger[refused].startswith("OSError: someone/private is not a local folder")
 
 
-def test_stranger_goes_on_and_pushes_again(shared):
+def test_stranger_goes_on_and_pushes_again(shared, last):
     assert shared.stranger["tuned"] != shared.stranger["main"]
-    assert shared.another["tuned"] == shared.another["back"] == shared.stranger["tuned"]
+    assert last["tuned"] == last["back"] == shared.stranger["tuned"]
 
 
 def test_trainer_uploads_its_arguments_and_the_token_in_them(shared):
@@ -279,7 +258,7 @@ def test_trainer_uploads_its_arguments_and_the_token_in_them(shared):
     assert b"hf_someone" in shared.hub.repos["someone/tuned"].files()["training_args.bin"]
 
 
-def test_the_server_knew_every_request(shared):
+def test_the_server_knew_every_request(shared, last):
     assert shared.hub.unknown == []
 
 
@@ -287,11 +266,17 @@ def test_the_server_knew_every_request(shared):
 
 
 def test_dry_run_checks_and_lists_and_uploads_nothing(hub, folder, tmp_path):
+    """By a copy of the script in an empty folder: the package is all that it needs."""
     leave_traces_of_training(folder)
     before = len(hub.requests)
+    (tmp_path / "empty").mkdir()
+    script = shutil.copy(SCRIPTS / "push_to_hub.py", tmp_path / "empty")
     options = ["--dry_run", "--license", "mit", "--language", "en", "--dataset", "someone/films"]
-    status, output = push(hub, tmp_path / "home", folder, "someone/dry", *options, full=True, token=None)
-    assert status == 0, output
+    env = environment(hub, tmp_path / "home") | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script, folder, "someone/dry", *options]
+    done = run_process(command, cwd=tmp_path / "empty", env=env, stderr=subprocess.STDOUT)
+    output = done.stdout
+    assert done.returncode == 0, output
     assert len(hub.requests) == before and "nothing was uploaded" in output
     assert f"opened by AutoConfig, {', '.join(sorted(AUTO_CLASSES))}, AutoTokenizer" in output
     goes, stays = output.partition("these stay here:")[::2]
@@ -326,44 +311,44 @@ def change(folder: Path, **save_options) -> None:
 
 
 @pytest.fixture(scope="module")
-def story(hub, saved, tmp_path_factory) -> SimpleNamespace:
-    """A version; three pushes of the next one that break off, and one that does not; what a stranger finds then."""
+def story(hub, pusher, saved, tmp_path_factory) -> SimpleNamespace:
+    """A version; three pushes of the next one that break off, and one that does not."""
     root = tmp_path_factory.mktemp("story")
     folder = Path(shutil.copytree(saved, root / "folder"))
     leave_traces_of_training(folder)
-    repo, target = "someone/script", (root / "home", folder, "someone/script")
-    told = SimpleNamespace(
-        first=digest(PlainformerForSequenceClassification.from_pretrained(folder)), outputs={}, broken={}
-    )
-    status, told.pushed = push(hub, *target, full=True)
-    assert status == 0, told.pushed
-    told.after_first = hub.repos[repo].branches["main"]
+    repo, target = "someone/script", (folder, "someone/script")
+    story = SimpleNamespace(first=weights_of(folder), outputs={}, broken={})
+    status, story.pushed = pusher.push(*target)
+    assert status == 0, story.pushed
+    story.after_first = hub.repos[repo].branches["main"]
 
     change(folder, max_shard_size="20KB")  # in several files, so that one is up when the next one fails
-    told.second = digest(PlainformerForSequenceClassification.from_pretrained(folder))
+    story.second = weights_of(folder)
     hub.obstacle = "upload hangs"
-    process = start_push(hub, *target)
+    interrupted = Pusher(hub, root / "home")
+    interrupted.start(*target)
     assert hub.hanging.wait(timeout=300)
-    process.kill()
-    process.communicate()
-    told.broken["upload hangs"] = hub.repos[repo].branches["main"]
+    interrupted.process.kill()
+    interrupted.process.communicate()
+    story.broken["upload hangs"] = hub.repos[repo].branches["main"]
     for hub.obstacle in ("no space", "commit breaks"):
-        status, told.outputs[hub.obstacle] = push(hub, *target)
-        assert status == 1, told.outputs[hub.obstacle]
-        told.broken[hub.obstacle] = hub.repos[repo].branches["main"]
+        status, story.outputs[hub.obstacle] = pusher.push(*target)
+        assert status == 1, story.outputs[hub.obstacle]
+        story.broken[hub.obstacle] = hub.repos[repo].branches["main"]
     hub.obstacle = None
-    status, told.pushed_again = push(hub, *target)
-    assert status == 0, told.pushed_again
-    told.after_second = hub.repos[repo].branches["main"]
-    status, told.pushed_in_vain = push(hub, *target)
-    assert status == 0, told.pushed_in_vain
-    status, told.pushed_to_branch = push(hub, *target, "--revision", "dev", "--commit_message", "a try")
-    assert status == 0, told.pushed_to_branch
+    status, story.pushed_again = pusher.push(*target)
+    assert status == 0, story.pushed_again
+    story.after_second = hub.repos[repo].branches["main"]
+    status, story.pushed_in_vain = pusher.push(*target)
+    assert status == 0, story.pushed_in_vain
+    status, story.pushed_to_branch = pusher.push(*target, "--revision", "dev", "--commit_message", "a try")
+    assert status == 0, story.pushed_to_branch
+    story.repo = hub.repos[repo]
+    return story
 
-    wanted = [("main", repo, "main"), ("first", repo, told.after_first)]
-    told.loaded = run_code(hub, root / "stranger", LOAD, json.dumps(wanted))
-    told.repo = hub.repos[repo]
-    return told
+
+def weights_of(folder: Path) -> str:
+    return digest(PlainformerForSequenceClassification.from_pretrained(folder).state_dict())
 
 
 def test_script_pushes_in_one_commit_and_says_how_to_load_it(story, hub):
@@ -381,9 +366,9 @@ def test_script_pushes_in_one_commit_and_says_how_to_load_it(story, hub):
 
 
 @pytest.mark.parametrize("obstacle", ["upload hangs", "no space", "commit breaks"])
-def test_push_that_breaks_off_changes_nothing(obstacle, story):
+def test_push_that_breaks_off_changes_nothing(obstacle, story, last):
     assert story.broken[obstacle] == story.after_first
-    assert story.loaded["first"] == story.first
+    assert last["script first"] == story.first
 
 
 def test_push_that_breaks_off_says_why(story, hub):
@@ -394,11 +379,11 @@ def test_push_that_breaks_off_says_why(story, hub):
         assert "The repository holds what it held before" in output
 
 
-def test_next_push_replaces_the_weights(story):
+def test_next_push_replaces_the_weights(story, last):
     """In shards this time: a model.safetensors that stays would be preferred to them by every loader."""
     assert "removed, as they belong to the old version, which keeps them: model.safetensors" in story.pushed_again
     assert story.repo.commits[story.after_second].parent == story.after_first
-    assert story.loaded["main"] == story.second != story.first
+    assert last["script"] == story.second != story.first
 
 
 def test_push_of_the_same_is_no_commit(story):
@@ -411,22 +396,22 @@ def test_push_to_a_branch(story):
     assert story.repo.branches["dev"] == story.after_second  # the same files as main, from where it starts
 
 
-def test_card_that_somebody_wrote_stays(hub, folder, tmp_path):
+def test_card_that_somebody_wrote_stays(hub, pusher, folder):
     """In the folder and in the repository; ours is written anew, until it is edited."""
-    target = tmp_path / "home", folder, "someone/card"
+    target = folder, "someone/card"
     card, mine = folder / "README.md", "# Mine\n"
 
     def in_repository() -> str:
         return hub.repos["someone/card"].files()["README.md"].decode()
 
-    assert push(hub, *target)[0] == 0
+    assert pusher.push(*target)[0] == 0
     ours = in_repository()
-    assert model_card.is_ours(ours) and card.read_text() == ours
-    assert push(hub, *target, "--license", "mit")[0] == 0
+    assert cards.is_ours(ours) and card.read_text() == ours
+    assert pusher.push(*target, "--license", "mit")[0] == 0
     assert "license: mit" in in_repository() and "license" not in ours
 
     card.write_text(in_repository().replace("## Data", "## What I read"))
-    status, output = push(hub, *target, "--license", "apache-2.0")
+    status, output = pusher.push(*target, "--license", "apache-2.0")
     assert status == 0 and "it goes as it is" in output
     assert in_repository() == card.read_text() and "license: mit" in in_repository()
 
@@ -434,38 +419,38 @@ def test_card_that_somebody_wrote_stays(hub, folder, tmp_path):
     card.unlink()
     files = repo.commits[repo.branches["main"]].files
     repo.add("main", "edited on the site", {**files, "README.md": type(files["README.md"])(mine.encode())})
-    status, output = push(hub, *target)
+    status, output = pusher.push(*target)
     assert status == 0 and "in the repository is not ours" in output
     assert in_repository() == mine
-    assert push(hub, *target, "--replace_card")[0] == 0
-    assert model_card.is_ours(in_repository())
+    assert pusher.push(*target, "--replace_card")[0] == 0
+    assert cards.is_ours(in_repository())
 
 
 @pytest.mark.parametrize(
-    "options, env, message",
+    "options, settings, message",
     [
         ({"token": None}, {}, "you are not logged in: run `hf auth login`"),
         ({"token": "hf_nobody"}, {}, "the Hub does not know this token"),
         ({"token": "hf_other"}, {}, "your account or your token may not write to someone/new"),
-        ({}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 cannot be reached"),
-        ({}, {"HF_HUB_OFFLINE": "1"}, "the Hub cannot be asked while HF_HUB_OFFLINE=1 is set: unset it."),
+        ({}, {"ENDPOINT": "http://127.0.0.1:9"}, "http://127.0.0.1:9 cannot be reached"),
+        ({}, {"HF_HUB_OFFLINE": True}, "the Hub cannot be asked while HF_HUB_OFFLINE=1 is set: unset it."),
     ],
     ids=["no token", "unknown token", "no permission", "no server", "offline"],
 )
-def test_push_names_what_the_hub_refuses(options, env, message, hub, folder, tmp_path):
-    status, output = push(hub, tmp_path / "home", folder, "someone/new", **options, **env)
+def test_push_names_what_the_hub_refuses(options, settings, message, hub, pusher, folder):
+    status, output = pusher.push(folder, "someone/new", **options, **settings)
     assert status == 1, output
     assert f"error: {message}" in output
     assert "Traceback" not in output
     assert "someone/new" not in hub.repos
 
 
-def test_private_is_private(hub, folder, tmp_path):
-    target = tmp_path / "home", folder, "someone/secret"
-    assert push(hub, *target, "--private")[0] == 0
+def test_private_is_private(hub, pusher, folder):
+    target = folder, "someone/secret"
+    assert pusher.push(*target, "--private")[0] == 0
     assert hub.repos["someone/secret"].private
     hub.repos["someone/secret"].private = False
-    status, output = push(hub, *target, "--private")
+    status, output = pusher.push(*target, "--private")
     assert status == 1 and "someone/secret is public already" in output
 
 
@@ -475,11 +460,11 @@ def test_private_is_private(hub, folder, tmp_path):
 def dry_run(folder: Path, repo: str = "someone/model", **options) -> None:
     defaults = {"dry_run": True, "no_tokenizer": False, "commit_message": "Upload model", "replace_card": False}
     card = {"license": None, "language": [], "dataset": []}
-    push_to_hub.run(Namespace(folder=folder, repo=repo, **{**defaults, **card, **options}))
+    pushing.run(Namespace(folder=folder, repo=repo, **{**defaults, **card, **options}))
 
 
 def refusal(folder: Path, *args, **options) -> str:
-    with pytest.raises(push_to_hub.Refusal) as caught:
+    with pytest.raises(shareable.Refusal) as caught:
         dry_run(folder, *args, **options)
     return str(caught.value)
 
@@ -529,11 +514,9 @@ def test_folder_has_to_hold_the_code(folder):
 def test_tokenizer_is_wanted_unless_it_is_said_otherwise(folder, monkeypatch):
     seen = []
     report = {**REPORT, "max_length": None}
-    monkeypatch.setattr(
-        push_to_hub, "check_as_stranger", lambda *_, with_tokenizer: seen.append(with_tokenizer) or report
-    )
+    monkeypatch.setattr(pushing, "check_as_stranger", lambda *_, with_tokenizer: seen.append(with_tokenizer) or report)
     dry_run(folder)
-    for name in shareable_files.TOKENIZER_FILES:
+    for name in shareable.TOKENIZER_FILES:
         (folder / name).unlink(missing_ok=True)
     assert "has no tokenizer" in (text := refusal(folder)) and "--no_tokenizer" in text
     dry_run(folder, no_tokenizer=True)
@@ -588,7 +571,7 @@ def test_other_kinds_of_files_stay(folder):
     others = ("scores.npy", "all.tar.gz", "tf_model.h5", "flax_model.msgpack", "weights", "notes.TXT.old")
     for name in (*others, "LICENSE", "plot.png", "labels.csv"):
         (folder / name).write_text("(lp0\nI1\na.")  # a pickle of protocol 0, which looks like text
-    files = shareable_files.sort_files(folder)
+    files = shareable.sort_files(folder)
     assert not files.refused
     assert {"LICENSE", "plot.png", "labels.csv", "model.safetensors"} <= set(files.goes)
     assert all("no kind of file that a model consists of" in files.stays[name] for name in others)
@@ -602,7 +585,8 @@ def test_other_kinds_of_files_stay(folder):
         (None, "Not stated."),
     ],
 )
-def test_card_names_the_data_of_a_recipe(folder, settings, expected):
+def test_card_names_the_data_of_a_recipe(folder, settings, expected, monkeypatch):
+    monkeypatch.setattr(pushing, "check_as_stranger", lambda *_, **__: REPORT)
     if settings:
         (folder / "recipe.json").write_text(json.dumps({"settings": settings}))
     dry_run(folder)
@@ -610,40 +594,38 @@ def test_card_names_the_data_of_a_recipe(folder, settings, expected):
 
 
 def test_links_are_followed_for_files_only(folder, tmp_path):
-    real = (folder / "config.json").rename(tmp_path / "blob")
-    (folder / "config.json").symlink_to(real)
+    target = (folder / "config.json").rename(tmp_path / "blob")
+    (folder / "config.json").symlink_to(target)
     (folder / "elsewhere").symlink_to(tmp_path, target_is_directory=True)
-    files = shareable_files.sort_files(folder)
+    files = shareable.sort_files(folder)
     assert "config.json" in files.goes and files.stays == {"elsewhere/": "a link to another folder"}
-    shareable_files.stage(files, tmp_path / "stage")
+    shareable.stage(files, tmp_path / "stage")
     staged = tmp_path / "stage" / "config.json"
-    assert not staged.is_symlink() and staged.read_bytes() == real.read_bytes()
+    assert not staged.is_symlink() and staged.read_bytes() == target.read_bytes()
     (folder / "nowhere.json").symlink_to(tmp_path / "missing")
     assert "nowhere.json: no file" in refusal(folder)
 
 
 # The check of the folder, in its own process: what no look at the names of files can tell.
 
-CHECK_ALL = """
-sys.path.insert(0, sys.argv[1])
-import check_as_stranger
-from pathlib import Path
-results = {}
-for folder in sorted(Path(sys.argv[2]).iterdir()):
-    try:
-        results[folder.name] = check_as_stranger.check(folder, with_tokenizer=True)
-    except check_as_stranger.Problem as problem:
-        results[folder.name] = str(problem)
-"""
+
+FAULTS = {
+    "missing": "1 missing keys (classifier.weight)",
+    "unexpected": "1 unexpected keys (extra.weight)",
+    "nan": "AutoModelForSequenceClassification: the model gives NaN",
+    "sizes": "vocab_size=40: they do not belong together",
+    "class": "a MyOwnClassifier was saved",
+    "code": "fails for a stranger",
+}
 
 
 @pytest.fixture(scope="module")
-def checked(hub, saved, tmp_path_factory) -> dict:
-    """What the check says of a good folder, and of ones with one fault each."""
+def faulty(saved, tmp_path_factory) -> Path:
+    """A good folder, and ones with one fault each."""
     from safetensors.torch import load_file, save_file
 
-    root = tmp_path_factory.mktemp("checked")
-    folders = {name: Path(shutil.copytree(saved, root / "all" / name)) for name in ("good", *FAULTS)}
+    root = tmp_path_factory.mktemp("faulty")
+    folders = {name: Path(shutil.copytree(saved, root / name)) for name in ("good", *FAULTS)}
 
     def edit_config(name: str, **values) -> None:
         config = json.loads((folders[name] / "config.json").read_text())
@@ -658,30 +640,36 @@ def checked(hub, saved, tmp_path_factory) -> dict:
     edit_weights("unexpected", lambda weights: weights.update({"extra.weight": torch.ones(2)}))
     edit_weights("nan", lambda weights: weights["classifier.bias"].fill_(float("nan")))
     edit_config("sizes", vocab_size=40)
-    edit_config("length", position_embedding_type="learned", max_position_embeddings=8)
     edit_config("class", architectures=["MyOwnClassifier"])
     (folders["code"] / "positions_plainformer.py").unlink()
-    return run_code(hub, root / "home", CHECK_ALL, str(SCRIPTS), str(root / "all"))
+    return root
 
 
-FAULTS = {
-    "missing": "1 missing keys (classifier.weight)",
-    "unexpected": "1 unexpected keys (extra.weight)",
-    "nan": "AutoModelForSequenceClassification: the model gives NaN",
-    "sizes": "vocab_size=40: they do not belong together",
-    "length": "the model's learned positions end at max_position_embeddings=8",
-    "class": "a MyOwnClassifier was saved",
-    "code": "fails for a stranger",
-}
-
-
-def test_check_describes_a_good_folder(checked):
-    report = checked["good"]
+def test_check_describes_a_good_folder(last):
+    report = last["good"]
     for name in ("class", "auto", "dtype", "labels", "max_length"):
         assert report[name] == REPORT[name]
     assert set(report["opened"]) == {*AUTO_CLASSES, "AutoConfig", "AutoTokenizer"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_check_finds(fault, checked):
-    assert FAULTS[fault] in checked[fault]
+def test_check_finds(fault, last):
+    assert FAULTS[fault] in last[fault]
+
+
+def test_a_tokenizer_that_cuts_too_late_is_refused():
+    """Where the kind of positions has a limit."""
+    choices = {**REPORT["choices"], "position_embedding_type": "learned"}
+    pushing.check_length({**REPORT, "choices": choices})
+    for kind, max_length in (("learned", None), ("sinusoidal", 17)):
+        pushing.check_length({"choices": {**choices, "position_embedding_type": kind}, "max_length": max_length})
+    with pytest.raises(shareable.Refusal, match="learned positions end at max_position_embeddings=16: long texts"):
+        pushing.check_length({"choices": choices, "max_length": 17})
+
+
+def test_card_describes_any_kind_of_position(monkeypatch):
+    monkeypatch.setitem(POSITION_KINDS, "toy", PositionKind("toy positions", has_limit=True))
+    expected = {"learned": "learned positions (at most 16 tokens)", "toy": "toy positions (at most 16 tokens)"}
+    expected |= {"sinusoidal": "sinusoidal positions", "none": "no position embedding"}
+    for kind, text in expected.items():
+        assert cards.position_text({"position_embedding_type": kind, "max_position_embeddings": 16}) == text

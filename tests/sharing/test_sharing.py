@@ -10,36 +10,30 @@ import inspect
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers.hub import STRANGER, digest
 from helpers.models import (
     HEADS,
     MODELS,
     NON_DEFAULT,
-    VARIANTS,
     make_inputs,
     make_labels,
     make_model,
+    run_process,
     short_name,
     tiny_config,
 )
 
 import plainformer
 from plainformer import PlainformerConfig, PlainformerForSequenceClassification
+from plainformer.positions_plainformer import POSITION_KINDS
 
 PACKAGE = Path(plainformer.__file__).parent
-AUTO_CLASSES = {
-    "Model": "AutoModel",
-    "MaskedLM": "AutoModelForMaskedLM",
-    "SequenceClassification": "AutoModelForSequenceClassification",
-    "TokenClassification": "AutoModelForTokenClassification",
-    "QuestionAnswering": "AutoModelForQuestionAnswering",
-    "MultipleChoice": "AutoModelForMultipleChoice",
-}
+MODEL_NAMES = [short_name(model_class) for model_class in MODELS]
 AUTO_MAP = {
     "AutoConfig": "configuration_plainformer.PlainformerConfig",
     "AutoModel": "modeling_plainformer.PlainformerModel",
@@ -49,38 +43,32 @@ AUTO_MAP = {
     "AutoModelForQuestionAnswering": "modeling_plainformer.PlainformerForQuestionAnswering",
     "AutoModelForMultipleChoice": "modeling_plainformer.PlainformerForMultipleChoice",
 }
-CASES = [(variant, model) for variant in VARIANTS for model in AUTO_CLASSES]
-# Where all of them would take too long: every class, and every variant.
-SOME_CASES = [("learned-post", model) for model in AUTO_CLASSES]
-SOME_CASES += [(variant, "MaskedLM") for variant in VARIANTS if variant != "learned-post"]
+# Every class; every other position kind and norm placement with one of the classes.
+POST, PRE = "learned-post", "learned-pre"
+OTHERS = [f"{kind}-post" for kind in POSITION_KINDS if f"{kind}-post" != POST] + [PRE]
+CASES = [(POST, model) for model in MODEL_NAMES] + [(variant, "MaskedLM") for variant in OTHERS]
 HUB_ID = "someone/model"
-FROM_HUB = ("Model", "MaskedLM", "SequenceClassification")
+HUB_CASE = (PRE, "MaskedLM")
+FROM_HUB = ("Model", "MaskedLM")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 NAMES = ["my-model.v1.5/checkpoint-10", "with space/ünï-1", "import", "1", "a/model", "b/model"]
-# What is fine-tuned: every head, and every variant.
-TRAINED = [("learned-post", short_name(head)) for head in HEADS]
-TRAINED += [(variant, "SequenceClassification") for variant in VARIANTS if variant != "learned-post"]
-RESAVED = [f"{variant}-{model}" for variant, model in SOME_CASES] + [f"hub-{model}" for model in FROM_HUB]
-FINE_TUNED = [f"{variant}-{model}" for variant, model in TRAINED] + ["hub-MaskedLM"]
+CLASSIFIER = "AutoModelForSequenceClassification"
+RESAVED = [f"{variant}-{model}" for variant, model in CASES] + [f"hub-{model}" for model in FROM_HUB]
+FINE_TUNED = [f"{POST}-{short_name(head)}" for head in HEADS] + ["hub-MaskedLM"]
+
+
+def auto_of(name: str) -> str:
+    """The Auto class of a class by its short name, or of what is called KIND-PLACEMENT-CLASS."""
+    model = name.rpartition("-")[2]
+    return "AutoModel" if model == "Model" else f"AutoModelFor{model}"
+
 
 # Processes.
 
 START = """
 import json, sys, traceback
 
-class NoPlainformer:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "plainformer":
-            raise ModuleNotFoundError("No module named 'plainformer'", name="plainformer")
-
-if {stranger}:
-    sys.meta_path.insert(0, NoPlainformer())
-    try:
-        import plainformer
-    except ModuleNotFoundError:
-        pass
-    else:
-        raise AssertionError("a stranger must not have the package")
+{first}
 
 {functions}
 
@@ -117,7 +105,7 @@ class Process:
         (self.folder / "jobs.json").write_text(json.dumps(self.jobs))
         script.write_text(
             START.format(
-                stranger=not self.knows_plainformer,
+                first="" if self.knows_plainformer else STRANGER,
                 functions="\n\n".join(inspect.getsource(function) for function in (*helpers, *jobs)),
                 jobs=str(self.folder / "jobs.json"),
                 output=str(output),
@@ -127,9 +115,7 @@ class Process:
         environment |= {"HF_HOME": str(self.cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         if self.knows_plainformer:
             environment["PYTHONPATH"] = str(PACKAGE.parent)
-        done = subprocess.run(
-            [sys.executable, str(script)], cwd=self.folder, env=environment, capture_output=True, text=True, timeout=300
-        )
+        done = run_process([sys.executable, script], cwd=self.folder, env=environment)
         assert done.returncode == 0, done.stderr[-5000:]
         self.results = json.loads(output.read_text())
         return self
@@ -143,21 +129,8 @@ class Process:
 # Jobs. Their source runs in another process.
 
 
-def digest(tensors):
-    """One text for the bits of many tensors."""
-    import hashlib
-
-    import torch
-
-    sha = hashlib.sha256()
-    for tensor in tensors:
-        sha.update(f"{tensor.dtype}{tuple(tensor.shape)}".encode())
-        sha.update(tensor.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return sha.hexdigest()
-
-
 def read(model):
-    """The bits that a model gives for a small batch with padding."""
+    """The bits that a model computes for a small batch with padding."""
     import torch
 
     for parameter in model.parameters():  # how a tensor lies in memory may decide about its product's last bit
@@ -167,7 +140,7 @@ def read(model):
     if "MultipleChoice" in type(model).__name__:
         inputs = {name: value[None] for name, value in inputs.items()}
     with torch.no_grad():
-        return digest(model.eval()(**inputs).to_tuple())
+        return digest(dict(model.eval()(**inputs).items()))
 
 
 def describe(model):
@@ -176,7 +149,7 @@ def describe(model):
     return {
         "class": type(model).__name__,
         "names": sorted(tensors),
-        "weights": digest(tensors.values()),
+        "weights": digest(tensors),
         "results": read(model),
     }
 
@@ -430,18 +403,15 @@ def training_rows(model: str) -> list[dict]:
     return [{name: values[index].tolist() for name, values in inputs.items()} for index in range(12)]
 
 
-def pairs(folders: dict, cases: list, autos) -> list[tuple[str, str]]:
-    """The folders of some cases with each of some Auto classes."""
-    return [(str(folders[case]), AUTO_CLASSES[auto]) for case in cases for auto in autos]
+def pairs(folders: dict, cases: list) -> list[tuple[str, str]]:
+    """The folders of some cases, each as the class that was saved, and as the base."""
+    return [(str(folders[case]), auto) for case in cases for auto in dict.fromkeys((auto_of(case[1]), "AutoModel"))]
 
 
-def some_pairs(folders: dict) -> list[tuple[str, str]]:
-    """Everything for one variant; for the others every class as itself and as the base."""
-    chosen = pairs(folders, [case for case in CASES if case[0] == "learned-post"], AUTO_CLASSES)
-    for variant, model in CASES:
-        if variant != "learned-post":
-            chosen += pairs(folders, [(variant, model)], dict.fromkeys((model, "Model")))
-    return chosen
+def all_pairs(folders: dict) -> list[tuple[str, str]]:
+    """Every saved class with every Auto class; for the other position kinds and norm placements as `pairs`."""
+    crossed = [(str(folders[POST, saved]), auto_of(model)) for saved in MODEL_NAMES for model in MODEL_NAMES]
+    return crossed + pairs(folders, CASES[len(MODEL_NAMES) :])
 
 
 @pytest.fixture(scope="module")
@@ -451,10 +421,12 @@ def root(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def originals(root) -> dict:
-    """A folder for every variant and class, random weights everywhere."""
+    """A folder for every case, random weights everywhere."""
     folders = {}
     for variant, name in CASES:
-        model = make_model(next(c for c in MODELS if short_name(c) == name), **VARIANTS[variant])
+        kind, norm = variant.split("-")
+        model_class = next(c for c in MODELS if short_name(c) == name)
+        model = make_model(model_class, position_embedding_type=kind, pre_norm=norm == "pre")
         folders[variant, name] = root / "originals" / f"{variant}-{name}"
         model.save_pretrained(folders[variant, name])
     return folders
@@ -462,20 +434,25 @@ def originals(root) -> dict:
 
 @pytest.fixture(scope="module")
 def installed(originals) -> dict:
-    """What the installed package makes of every folder through every Auto class."""
-    return load_all(pairs(originals, CASES, AUTO_CLASSES), trust=False)
+    """What the installed package makes of every folder through the same Auto classes."""
+    return load_all(all_pairs(originals), trust=False)
+
+
+def named_case(name: str) -> tuple[str, str]:
+    """What lies under one of `NAMES`."""
+    return CASES[NAMES.index(name) - len(NAMES)]
 
 
 @pytest.fixture(scope="module")
 def copies(root, originals) -> dict:
     """Folders under special names, an own configuration, and a Hub cache, all made from the originals."""
     copies = {name: root / "copies" / name for name in NAMES}
-    for number, folder in enumerate(copies.values()):
-        shutil.copytree(originals[CASES[6 * number + 2]], folder)
+    for name, folder in copies.items():
+        shutil.copytree(originals[named_case(name)], folder)
     copies["link"] = root / "copies" / "link"
     copies["link"].symlink_to(copies["a/model"], target_is_directory=True)
     copies["edited"] = root / "copies" / "edited"
-    shutil.copytree(originals["learned-post", "SequenceClassification"], copies["edited"])
+    shutil.copytree(originals[POST, "SequenceClassification"], copies["edited"])
     copies["config"] = root / "copies" / "config"
     PlainformerConfig(**NON_DEFAULT, id2label={0: "a", 1: "b", 2: "c"}).save_pretrained(copies["config"])
     hub = root / "first" / "home" / "hub" / "models--someone--model"
@@ -487,38 +464,37 @@ def copies(root, originals) -> dict:
 def first(root, originals, copies) -> Process:
     """A stranger who opens everything, saves it again (A to B), and fine-tunes."""
     process = Process(root / "first", knows_plainformer=False)
-    shutil.copytree(originals["sinusoidal-pre", "MaskedLM"], copies["hub"])
+    shutil.copytree(originals[HUB_CASE], copies["hub"])
     (copies["hub"].parents[1] / "refs").mkdir()
     (copies["hub"].parents[1] / "refs" / "main").write_text(COMMIT)
-    process.add("all", load_all, pairs=pairs(originals, CASES, AUTO_CLASSES))
-    for variant in VARIANTS:
-        folder = str(originals[variant, "Model"])
-        process.add(f"build {variant}", build, folder=folder, autos=[*AUTO_CLASSES.values()])
-        process.add(f"untie {variant}", untie, folder=str(originals[variant, "MaskedLM"]))
-        process.add(f"kernel {variant}", switch_kernel, folder=folder, auto="AutoModelForMaskedLM")
+    process.add("all", load_all, pairs=all_pairs(originals))
+    process.add("build", build, folder=str(originals[POST, "Model"]), autos=[*map(auto_of, MODEL_NAMES)])
+    process.add("untie", untie, folder=str(originals[PRE, "MaskedLM"]))
+    process.add("kernel", switch_kernel, folder=str(originals[POST, "Model"]), auto="AutoModelForMaskedLM")
+    for variant in OTHERS:
+        process.add(f"build {variant}", build, folder=str(originals[variant, "MaskedLM"]), autos=["AutoModel"])
     process.add("config", read_config, folder=str(copies["config"]), names=[*NON_DEFAULT, "num_labels"])
     for name in NAMES:
-        process.add(f"open {name}", open_folder, folder=str(copies[name]), auto=AUTO_CLASSES["SequenceClassification"])
+        process.add(f"open {name}", open_folder, folder=str(copies[name]), auto="AutoModel")
     leaf = {"first": str(copies["a/model"]), "second": str(copies["b/model"])}
-    process.add("same leaf", same_leaf_names, **leaf, auto=AUTO_CLASSES["SequenceClassification"])
-    here = {"auto": AUTO_CLASSES["SequenceClassification"], "cwd": str(copies["a/model"])}
+    process.add("same leaf", same_leaf_names, **leaf, auto="AutoModel")
+    here = {"auto": "AutoModel", "cwd": str(copies["a/model"])}
     process.add("open .", open_folder, folder=".", **here)
     process.add("open ../model", open_folder, folder="../model", **here)
     process.add("open link", open_folder, folder=str(copies["link"]), auto=here["auto"])
     process.add("open slash", open_folder, folder=str(copies["b/model"]) + "/", auto=here["auto"])
-    for variant, model in SOME_CASES:
+    for variant, model in CASES:
         folder, target = str(originals[variant, model]), str(root / "B" / f"{variant}-{model}")
-        process.add(f"B {variant}-{model}", save_again, folder=folder, auto=AUTO_CLASSES[model], target=target)
+        process.add(f"B {variant}-{model}", save_again, folder=folder, auto=auto_of(model), target=target)
     for model in FROM_HUB:
         target = str(root / "B" / f"hub-{model}")
-        process.add(f"B hub-{model}", save_again, folder=HUB_ID, auto=AUTO_CLASSES[model], target=target)
-    for variant, model in TRAINED:
-        folder, output = str(originals[variant, model]), str(root / "trained" / f"{variant}-{model}")
-        rows = training_rows(model)
+        process.add(f"B hub-{model}", save_again, folder=HUB_ID, auto=auto_of(model), target=target)
+    for model in map(short_name, HEADS):
+        folder, output = str(originals[POST, model]), str(root / "trained" / f"{POST}-{model}")
         process.add(
-            f"train {variant}-{model}", train, folder=folder, auto=AUTO_CLASSES[model], rows=rows, output=output
+            f"train {POST}-{model}", train, folder=folder, auto=auto_of(model), rows=training_rows(model), output=output
         )
-    hub_training = {"folder": HUB_ID, "auto": AUTO_CLASSES["MaskedLM"], "rows": training_rows("MaskedLM")}
+    hub_training = {"folder": HUB_ID, "auto": auto_of("MaskedLM"), "rows": training_rows("MaskedLM")}
     process.add("train hub-MaskedLM", train, **hub_training, output=str(root / "trained" / "hub-MaskedLM"))
     return process.run()
 
@@ -531,7 +507,7 @@ def second(root, originals, copies, first) -> Process:
     shutil.rmtree(root / "first" / "home")
     for name in RESAVED:
         target = str(root / "C" / name)
-        auto = AUTO_CLASSES[name.rpartition("-")[2]]
+        auto = auto_of(name)
         process.add(f"C {name}", save_again, folder=str(root / "B" / name), auto=auto, target=target)
     for name in FINE_TUNED:
         model = name.rpartition("-")[2]
@@ -540,13 +516,13 @@ def second(root, originals, copies, first) -> Process:
             f"resume {name}",
             resume,
             checkpoint=str(trained / "checkpoint-3"),
-            auto=AUTO_CLASSES[model],
+            auto=auto_of(model),
             rows=training_rows(model),
             output=str(root / "resumed" / name),
         )
         for place in ("checkpoint-6", "final"):
-            process.add(f"open {name} {place}", open_folder, folder=str(trained / place), auto=AUTO_CLASSES[model])
-    process.add("edited", load_edited, folder=str(copies["edited"]), auto=AUTO_CLASSES["SequenceClassification"])
+            process.add(f"open {name} {place}", open_folder, folder=str(trained / place), auto=auto_of(model))
+    process.add("edited", load_edited, folder=str(copies["edited"]), auto=CLASSIFIER)
     try:
         return process.run()
     finally:
@@ -560,12 +536,12 @@ def third(root, copies, second) -> Process:
     for name in siblings() - {"modeling_plainformer.py"}:
         with open(copies["edited"] / name, "a") as file:
             file.write("\nEDITED = True\n")
-    process.add("edited", load_edited, folder=str(copies["edited"]), auto=AUTO_CLASSES["SequenceClassification"])
+    process.add("edited", load_edited, folder=str(copies["edited"]), auto=CLASSIFIER)
     for name in RESAVED:
-        auto = AUTO_CLASSES[name.rpartition("-")[2]]
+        auto = auto_of(name)
         process.add(f"open {name}", open_folder, folder=str(root / "C" / name), auto=auto)
     for name in FINE_TUNED:
-        auto = AUTO_CLASSES[name.rpartition("-")[2]]
+        auto = auto_of(name)
         process.add(f"resumed {name}", open_folder, folder=str(root / "resumed" / name / "final"), auto=auto)
     return process.run()
 
@@ -582,10 +558,9 @@ def both(root, originals) -> Process:
         "        self.extra = nn.Linear(config.hidden_size, 5)\n"
         "        self.post_init()\n"
     )
-    reimported = [("learned-pre", "SequenceClassification")]
-    process.add("reimport", reimport, pairs=pairs(originals, reimported, AUTO_CLASSES))
-    process.add("remote", load_all, pairs=some_pairs(originals))
-    process.add("package", load_all, pairs=some_pairs(originals), trust=False)
+    process.add("reimport", reimport, pairs=pairs(originals, [(PRE, "MaskedLM")]))
+    process.add("remote", load_all, pairs=pairs(originals, CASES))
+    process.add("package", load_all, pairs=pairs(originals, CASES), trust=False)
     process.add("subclasses", save_subclasses, folder=str(root / "subclasses"), modules=str(root))
     return process.run()
 
@@ -594,11 +569,9 @@ def both(root, originals) -> Process:
 def package_first(root, originals) -> Process:
     """The same in the other order."""
     process = Process(root / "package_first", knows_plainformer=True)
-    process.add("package", load_all, pairs=some_pairs(originals), trust=False, package=True)
-    process.add("remote", load_all, pairs=some_pairs(originals))
-    for variant in VARIANTS:
-        folder = str(originals[variant, "Model"])
-        process.add(f"build {variant}", build, folder=folder, autos=[*AUTO_CLASSES.values()])
+    process.add("package", load_all, pairs=pairs(originals, CASES), trust=False, package=True)
+    process.add("remote", load_all, pairs=pairs(originals, CASES))
+    process.add("build", build, folder=str(originals[POST, "Model"]), autos=[*map(auto_of, MODEL_NAMES)])
     return process.run()
 
 
@@ -623,24 +596,20 @@ def assert_complete(folder: Path) -> None:
 # The same bits for everybody.
 
 
-@pytest.mark.parametrize("auto", AUTO_CLASSES)
-@pytest.mark.parametrize(("variant", "saved"), CASES)
-def test_a_stranger_opens_any_checkpoint_with_any_auto_class(variant, saved, auto, first, installed, originals):
-    key = f"{originals[variant, saved]} {AUTO_CLASSES[auto]}"
-    assert_same_model(first["all"][key], installed[key])
-    assert first["all"][key]["class"] == ("PlainformerModel" if auto == "Model" else f"PlainformerFor{auto}")
+def test_a_stranger_opens_any_checkpoint_with_any_auto_class(first, installed, originals):
+    assert len(first["all"]) == len(MODEL_NAMES) ** 2 + 2 * len(OTHERS)
+    for folder, auto in all_pairs(originals):
+        found = first["all"][f"{folder} {auto}"]
+        assert_same_model(found, installed[f"{folder} {auto}"])
+        assert auto_of(found["class"].removeprefix("Plainformer").removeprefix("For")) == auto
 
 
 @pytest.mark.parametrize("way", ["remote", "package"])
-def test_the_package_after_its_remote_copy_gives_the_same(way, both, installed, originals):
-    for folder, auto in some_pairs(originals):
-        assert_same_model(both[way][f"{folder} {auto}"], installed[f"{folder} {auto}"])
-
-
-@pytest.mark.parametrize("way", ["package", "remote"])
-def test_the_remote_copy_after_the_package_gives_the_same(way, package_first, installed, originals):
-    for folder, auto in some_pairs(originals):
-        assert_same_model(package_first[way][f"{folder} {auto}"], installed[f"{folder} {auto}"])
+@pytest.mark.parametrize("order", ["both", "package_first"])
+def test_the_package_and_its_remote_copy_give_the_same_in_either_order(order, way, request, installed, originals):
+    found = request.getfixturevalue(order)[way]
+    for folder, auto in pairs(originals, CASES):
+        assert_same_model(found[f"{folder} {auto}"], installed[f"{folder} {auto}"])
 
 
 STEPS = ["package after remote", "remote beside package", "package reloaded", "modules reloaded", "imported anew"]
@@ -653,24 +622,28 @@ def test_the_package_survives_being_imported_again(step, both, installed):
         assert_same_model(model, installed[key])
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("trust", [True, False], ids=["trust", "no trust"])
-def test_a_fresh_model_is_the_same_for_everybody(variant, trust, first, package_first, originals):
+def test_a_fresh_model_is_the_same_for_everybody(trust, first, package_first, originals):
     """`from_config`, here without remote code, or with it in a process that has both."""
-    autos = [*AUTO_CLASSES.values()]
-    expected = first[f"build {variant}"]
-    here = package_first[f"build {variant}"] if trust else build(str(originals[variant, "Model"]), autos, trust=False)
-    assert list(expected) == autos
+    autos = [*map(auto_of, MODEL_NAMES)]
+    here = package_first["build"] if trust else build(str(originals[POST, "Model"]), autos, trust=False)
+    assert list(first["build"]) == autos
     for auto in autos:
-        assert_same_model(here[auto], expected[auto])
+        assert_same_model(here[auto], first["build"][auto])
 
 
-def test_a_configuration_made_here_needs_no_trust(variant):
+@pytest.mark.parametrize("variant", OTHERS)
+def test_a_fresh_model_of_any_kind_is_the_same_for_everybody(variant, first, originals):
+    here = build(str(originals[variant, "MaskedLM"]), ["AutoModel"], trust=False)
+    assert_same_model(here["AutoModel"], first[f"build {variant}"]["AutoModel"])
+
+
+def test_a_configuration_made_here_needs_no_trust():
     from transformers import AutoModel
 
     for trust in (None, False, True):
         kwargs = {} if trust is None else {"trust_remote_code": trust}
-        assert type(AutoModel.from_config(tiny_config(**variant), **kwargs)) is plainformer.PlainformerModel
+        assert type(AutoModel.from_config(tiny_config(), **kwargs)) is plainformer.PlainformerModel
 
 
 def test_a_stranger_reads_every_field(first):
@@ -685,12 +658,12 @@ def test_a_stranger_reads_every_field(first):
 
 def test_what_travels_is_what_the_model_needs():
     assert {"modeling_plainformer.py", "configuration_plainformer.py"} < siblings()
-    assert not siblings() & {"bert_conversion.py", "tokenization_plainformer.py", "__init__.py"}
+    assert not siblings() & {"checks.py", "encoding.py", "tokenization_plainformer.py", "__init__.py"}
 
 
-@pytest.mark.parametrize(("variant", "saved"), CASES)
-def test_a_checkpoint_holds_its_code(variant, saved, originals):
-    assert_complete(originals[variant, saved])
+def test_a_checkpoint_holds_its_code(originals):
+    for folder in originals.values():
+        assert_complete(folder)
 
 
 def test_a_configuration_by_itself_holds_its_code(copies):
@@ -720,10 +693,10 @@ def first_loss(result: dict) -> float:
 # Saved again and again.
 
 
-@pytest.mark.parametrize(("variant", "saved"), SOME_CASES)
+@pytest.mark.parametrize(("variant", "saved"), CASES)
 def test_a_model_stays_the_same_from_hand_to_hand(variant, saved, first, second, third, installed, originals):
     """Opened from A, saved to B; A is gone: opened from B, saved to C; opened from C."""
-    expected = installed[f"{originals[variant, saved]} {AUTO_CLASSES[saved]}"]
+    expected = installed[f"{originals[variant, saved]} {auto_of(saved)}"]
     name = f"{variant}-{saved}"
     for result in (first[f"B {name}"], second[f"C {name}"], third[f"open {name}"]):
         assert_same_model(result, expected)
@@ -732,7 +705,7 @@ def test_a_model_stays_the_same_from_hand_to_hand(variant, saved, first, second,
 @pytest.mark.parametrize("auto", FROM_HUB)
 def test_a_model_from_the_hub_stays_the_same_from_hand_to_hand(auto, first, second, third, installed, originals):
     """By its id, from the Hub's cache; then as above, when the cache is gone."""
-    expected = installed[f"{originals['sinusoidal-pre', 'MaskedLM']} {AUTO_CLASSES[auto]}"]
+    expected = installed[f"{originals[HUB_CASE]} {auto_of(auto)}"]
     for result in (first[f"B hub-{auto}"], second[f"C hub-{auto}"], third[f"open hub-{auto}"]):
         assert_same_model(result, expected)
 
@@ -761,8 +734,7 @@ def test_a_fine_tuned_model_opens_as_it_was(name, first, second, third):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_stranger_opens_any_folder_name(name, first, installed, originals):
-    case = CASES[6 * NAMES.index(name) + 2]
-    assert_same_model(first[f"open {name}"], installed[f"{originals[case]} {AUTO_CLASSES[case[1]]}"])
+    assert_same_model(first[f"open {name}"], installed[f"{originals[named_case(name)]} AutoModel"])
 
 
 @pytest.mark.parametrize("way", [".", "../model", "link", "slash"])
@@ -788,10 +760,9 @@ def test_edited_code_is_read_in_the_next_process(second, third):
 # What else a remote copy can do.
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_kernel_of_a_remote_copy_can_be_switched(variant, first):
+def test_the_kernel_of_a_remote_copy_can_be_switched(first):
     """The configuration says so, and another function ran."""
-    result = first[f"kernel {variant}"]
+    result = first["kernel"]
     kernel, before, _, calls = result["first"]
     assert (kernel, before, calls) == ("sdpa", 0, 4)  # two layers, and rows of two lengths in the batch
     assert result["then"] == [["eager", 0], ["sdpa", 4], ["eager", 0]]
@@ -799,9 +770,8 @@ def test_the_kernel_of_a_remote_copy_can_be_switched(variant, first):
     assert result["kept"] == "eager"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_stranger_can_untie_the_decoder(variant, first):
-    assert first[f"untie {variant}"] == {"copy": True, "shared": False, "bias": True}
+def test_a_stranger_can_untie_the_decoder(first):
+    assert first["untie"] == {"copy": True, "shared": False, "bias": True}
 
 
 @pytest.mark.parametrize("way", ["own class", "trust", "no trust", "base"])

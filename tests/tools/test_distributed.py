@@ -1,48 +1,89 @@
-"""Two processes train as one: under DistributedDataParallel every parameter gets its gradient in each of them."""
+"""Two processes train as one: with DistributedDataParallel, with accelerate's DDP and with its FSDP2."""
+
+import os
+from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from helpers.models import HEADS, VARIANTS, assert_same, gradients, make_inputs, make_labels, make_model, short_name
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from helpers.models import HEADS, VARIANTS, assert_same, gradients, short_name
 from helpers.processes import meet, spawn
-from torch import Tensor
+from helpers.training import make_halves
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-CASES = [(variant, head) for variant in VARIANTS for head in HEADS]
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+# Each head with another position kind and norm placement.
+CASES = {
+    f"{short_name(head)}-{name}": (head, VARIANTS[name])
+    for head, name in zip(HEADS * len(VARIANTS), VARIANTS, strict=False)
+}
 
 
-def make_case(variant: str, head: type) -> tuple[torch.nn.Module, list[dict[str, Tensor]]]:
-    """A model in training mode, and a batch of four rows in two halves, of which the first is padded."""
-    torch.manual_seed(0)
-    model = make_model(head, problem_type="single_label_classification", **NO_DROPOUT, **VARIANTS[variant])
-    inputs = make_inputs(head)
-    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    inputs["attention_mask"][0, ..., 5:] = 0
-    batch = {**inputs, **make_labels(head, inputs)}
-    return model.train(), [{name: values[:2] for name, values in batch.items()}, {n: v[2:] for n, v in batch.items()}]
+def check_ddp(rank: int, case: str) -> dict[str, torch.Tensor]:
+    """Gradients after two steps: a parameter without a gradient in the first would be an error in the second."""
+    head, variant = CASES[case]
+    model, halves = make_halves(head, **variant)
+    parallel = DistributedDataParallel(model, find_unused_parameters=False)
+    for _ in range(2):
+        model.zero_grad()
+        parallel(**halves[rank]).loss.backward()
+    return gradients(model)
+
+
+def make_accelerator(kind: str) -> Accelerator:
+    """A new one for each model, as each script has."""
+    AcceleratorState._reset_state()
+    accelerator = Accelerator(cpu=True)
+    assert accelerator.num_processes == 2 and accelerator.distributed_type == DistributedType.MULTI_CPU
+    if kind == "fsdp2":  # accelerate chooses it where there are GPUs, and is asked to here
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+        )
+    return accelerator
+
+
+def take_step(rank: int, kind: str, case: str) -> tuple[float, dict[str, torch.Tensor]]:
+    """The loss of this process's half of the batch, and the parameters after a step of the optimizer."""
+    head, variant = CASES[case]
+    model, halves = make_halves(head, **variant)
+    accelerator = make_accelerator(kind)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    loss = model(**halves[rank]).loss
+    accelerator.backward(loss)
+    optimizer.step()
+    parameters = {name.removeprefix("module."): value.detach() for name, value in model.named_parameters()}
+    assert all(isinstance(value, DTensor) == (kind == "fsdp2") for value in parameters.values())
+    whole = {n: value.full_tensor() if isinstance(value, DTensor) else value for n, value in parameters.items()}
+    return float(loss.detach()), whole
 
 
 def work(rank: int, folder: str) -> None:
-    """Two steps of each case: a parameter without a gradient in the first would be an error in the second."""
     torch.set_num_threads(1)
+    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ.update(ranks, ACCELERATE_USE_CPU="true", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
     meet(rank, folder)
-    learnt = {}
-    for variant, head in CASES:
-        model, halves = make_case(variant, head)
-        parallel = DistributedDataParallel(model, find_unused_parameters=False)
-        for _ in range(2):
-            model.zero_grad()
-            parallel(**halves[rank]).loss.backward()
-        learnt[variant, short_name(head)] = gradients(model)
-    torch.save(learnt, f"{folder}/gradients-{rank}.pt")
-    dist.destroy_process_group()
+    results = {case: {"gradients": check_ddp(rank, case)} for case in CASES}
+    for case in CASES:
+        for kind in ("ddp", "fsdp2"):
+            results[case][kind] = take_step(rank, kind, case)
+    torch.save(results, f"{folder}/results-{rank}.pt")
+    torch.distributed.destroy_process_group()
 
 
-def test_two_processes_equal_one(tmp_path):
+def test_two_processes_equal_one(tmp_path: Path):
     spawn(work, str(tmp_path))
-    learnt = [torch.load(tmp_path / f"gradients-{rank}.pt", weights_only=True) for rank in (0, 1)]
-    for variant, head in CASES:
-        model, halves = make_case(variant, head)
-        sum(model(**half).loss / 2 for half in halves).backward()
-        for one in learnt:
-            assert_same(one[variant, short_name(head)], gradients(model))
+    results = [torch.load(tmp_path / f"results-{rank}.pt", weights_only=True) for rank in (0, 1)]
+    for case, (head, variant) in CASES.items():
+        model, halves = make_halves(head, **variant)
+        losses = [model(**half).loss for half in halves]
+        sum(loss / 2 for loss in losses).backward()
+        expected = gradients(model)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        for rank, result in enumerate(results):
+            assert_same(result[case]["gradients"], expected)
+            for kind in ("ddp", "fsdp2"):
+                loss, parameters = result[case][kind]
+                assert_same(loss, float(losses[rank].detach()))
+                assert_same(parameters, {name: value.detach() for name, value in model.named_parameters()})

@@ -2,11 +2,13 @@
 
 import os
 import re
-import sys
+import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
-from helpers.processes import run_process
+import torch
+from helpers.processes import spawn
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "ecosystem.md").read_text(encoding="utf-8")
@@ -16,36 +18,47 @@ PREPARATION, VERSIONS = "A model to try them on", "Versions of transformers"
 TOOLS = [name for name in RECIPES if name not in (PREPARATION, VERSIONS)]
 
 
-def run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    done = run_process(command, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+def run(code: str) -> None:
+    exec(compile(code, "recipe", "exec"), {"__name__": "__main__"})
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Where the model of the first section is."""
-    folder = tmp_path_factory.mktemp("ecosystem")
-    run([sys.executable, "-c", "\n".join(RECIPES[PREPARATION])], folder)
-    return folder
+def work(rank: int, script: str, folder: str, port: int) -> None:
+    """What torchrun does for each of its processes."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.chdir(folder)
+    run(script)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """The current folder, in which the model of the first section is."""
+    monkeypatch.chdir(tmp_path)
+    run("\n".join(RECIPES[PREPARATION]))
+    return tmp_path
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_recipes_run(tool, folder):
-    """The blocks of a section in one process; one that begins with a `torchrun` line is a file of that name."""
+def test_recipes_run(tool, folder, monkeypatch, capsys):
+    """The blocks of a section, in order; one that begins with a `torchrun` line is for two processes."""
     blocks = RECIPES[tool]
     assert blocks, f"{tool} has no recipe"
-    scripts = [block for block in blocks if block.startswith("# torchrun ")]
+    # Machine code is tested in test_compile.py: here the graph that is captured runs as it is.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    scripts = [block for block in blocks if block.startswith("# torchrun --nproc-per-node 2 ")]
     code = "\n".join(block for block in blocks if block not in scripts)
-    printed = run([sys.executable, "-c", code], folder)
+    run(code)
+    torch.compiler.reset()
+    printed = capsys.readouterr().out
     comments = re.findall(r"^ *print\(.*\)  # ([^:\n]*)", code, re.MULTILINE)
-    for said in comments:  # what stands behind a print is what it prints
-        assert said in printed, said
+    for expected in comments:  # what stands behind a print is what it prints
+        assert expected in printed, expected
     for script in scripts:
-        command = script.splitlines()[0].split()[2:]
-        (folder / command[-1]).write_text(script, encoding="utf-8")
-        run([sys.executable, "-m", "torch.distributed.run", "--standalone", *command], folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        spawn(work, script, os.fspath(folder), port)
 
 
 def test_every_line_of_the_table_has_a_test():

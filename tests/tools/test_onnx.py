@@ -1,6 +1,6 @@
 """A model leaves as ONNX with free batch and length, and onnxruntime computes the same numbers.
 
-An export takes seconds, so each norm placement and position kind goes with another head: the encoder is in all.
+An export takes seconds, so each position kind and norm placement goes with another head: the encoder is in all.
 """
 
 from pathlib import Path
@@ -8,22 +8,12 @@ from pathlib import Path
 import onnxruntime
 import pytest
 import torch
-from helpers.models import (
-    HEADS,
-    PADDING,
-    VARIANTS,
-    answers,
-    assert_same,
-    make_inputs,
-    make_model,
-    padding_mask,
-    short_name,
-)
+from helpers.axes import paired
+from helpers.models import HEADS, PADDING, answers, assert_same, make_inputs, make_model, padding_mask
 from torch import Tensor, nn
 
-from plainformer import PlainformerModel
+from plainformer.positions_plainformer import POSITION_KINDS
 
-PAIRS = list(zip([PlainformerModel, *HEADS], ("sinusoidal-pre", *list(VARIANTS)[:3], *list(VARIANTS)[4:]), strict=True))
 EXAMPLE = (2, 5)  # (B, L) that the export sees
 
 
@@ -56,22 +46,21 @@ def with_mask(model_class: type, shape: tuple[int, int], patterns: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("model_class", "name"), PAIRS, ids=lambda one: one if isinstance(one, str) else short_name(one)
+    ("head", "kind", "pre_norm"), paired(HEADS, list(POSITION_KINDS), {"post": False, "pre": True})
 )
-def test_the_same_numbers(model_class, name, tmp_path):
-    model = make_model(model_class, num_hidden_layers=1, **VARIANTS[name])
-    session = export(model, with_mask(model_class, EXAMPLE), tmp_path / "model.onnx")
+def test_the_same_numbers(head, kind, pre_norm, tmp_path):
+    model = make_model(head, num_hidden_layers=1, position_embedding_type=kind, pre_norm=pre_norm)
+    session = export(model, with_mask(head, EXAMPLE), tmp_path / "model.onnx")
     assert [one.name for one in session.get_inputs()] == ["input_ids", "token_type_ids", "attention_mask"]
-    lengths = [(3, 8), (1, 1), (5, 2), (2, 16)]  # 16: the end of the table of learned positions
-    if not name.startswith("learned"):
-        lengths.append((1, 600))  # longer than anything that was seen
+    limit = model.config.position_limit
+    lengths = [(3, 8), (1, 1), (5, 2), (2, limit or 600)]  # 600: longer than anything that was seen
     for shape in lengths:
-        inputs = with_mask(model_class, shape)
+        inputs = with_mask(head, shape)
         with torch.no_grad():
             assert_same(run(session, inputs), answers(model(**inputs)))
 
-    # Padding changes nothing, whatever it holds; segments do; a row without a token disturbs nobody.
-    inputs = with_mask(model_class, (4, 8), ("right", "left", "both", "full"))
+    # Padding changes nothing, whatever it holds; segments do; a row without a token disturbs no other.
+    inputs = with_mask(head, (4, 8), ("right", "left", "both", "full"))
     expected = run(session, inputs)
     noise = torch.randint(1, 50, inputs["input_ids"].shape)
     other = {**inputs, "input_ids": torch.where(inputs["attention_mask"] == 1, inputs["input_ids"], noise)}
@@ -83,11 +72,6 @@ def test_the_same_numbers(model_class, name, tmp_path):
     found = run(session, other)
     assert found.isfinite().all()
     assert_same(found[1:], expected[1:])
-
-
-def test_positions_end_where_the_table_ends(tmp_path):
-    """onnxruntime refuses a text beyond the table of learned positions; it does not read something else."""
-    model = make_model(PlainformerModel, num_hidden_layers=1)
-    session = export(model, with_mask(PlainformerModel, EXAMPLE), tmp_path / "model.onnx")
-    with pytest.raises(Exception, match="out of data bounds|indices"):
-        run(session, {**make_inputs(PlainformerModel, 1, 17), "attention_mask": torch.ones(1, 17, dtype=torch.long)})
+    if limit is not None:  # onnxruntime refuses a text beyond the table of positions; it does not read something else
+        with pytest.raises(Exception, match="out of data bounds|indices"):
+            run(session, with_mask(head, (1, limit + 1), ("full",)))

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.models import answers, assert_same, make_inputs, make_labels, make_model, padding_mask, short_name
+from helpers.axes import paired
+from helpers.models import HEADS, answers, assert_same, make_model, short_name
+from helpers.training import NO_DROPOUT, make_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
@@ -23,7 +25,6 @@ TASKS = {
     "QuestionAnswering": (None, ["qa_outputs"]),
     "MultipleChoice": (None, ["pooler", "classifier"]),
 }
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 @pytest.fixture(params=TARGETS.values(), ids=TARGETS)
@@ -44,29 +45,19 @@ def lora(model_class: type, targets: list[str] | str) -> LoraConfig:
     return LoraConfig(r=4, lora_alpha=8, target_modules=targets, task_type=task, modules_to_save=new)
 
 
-def make_batch(model_class: type) -> dict[str, Tensor]:
-    """Four rows of eight places, padded in different ways, with labels."""
-    inputs = make_inputs(model_class)
-    mask = padding_mask("right", "left", "both", "full")
-    if inputs["input_ids"].dim() == 3:
-        mask = mask[:, None].expand(inputs["input_ids"].shape).contiguous()
-    labels = make_labels(model_class, inputs)
-    if "labels" in labels and labels["labels"].shape == mask.shape:
-        labels["labels"] = labels["labels"].masked_fill(mask == 0, -100)  # as collators do: `Trainer` counts them
-    return {**inputs, "attention_mask": mask, **labels}
-
-
 def step(model: torch.nn.Module, batch: dict[str, Tensor]) -> None:
     """One large step, so that adapter and head differ from where they started."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     model.train()
     model(**batch).loss.backward()
-    torch.optim.SGD(learnt, lr=1.0).step()
+    torch.optim.SGD(trained, lr=1.0).step()
     model.zero_grad()
     model.eval()
 
 
-@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize(
+    ("head_class", "targets", "unpad_inputs"), paired(HEADS, TARGETS, {"unpadded": True, "padded": False})
+)
 def test_adapter_of_every_head_is_saved_with_what_is_new(head_class, targets, unpad_inputs, base_folder, tmp_path):
     """Reloaded onto the pretrained folder, whose new head starts from other random numbers, it answers the same."""
     torch.manual_seed(1)
@@ -120,7 +111,10 @@ def test_an_adapter_for_each_row():
         assert_same(mixed[row], answers(model(**batch))[row])
 
 
-@pytest.mark.parametrize("tie_word_embeddings", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+    ("targets", "tie_word_embeddings"),
+    [*paired(TARGETS, {"tied": True}), *paired({"all-linear": "all-linear"}, {"untied": False})],
+)
 def test_merged_masked_lm_equals_its_adapter(targets, tie_word_embeddings, tmp_path):
     """`merge_and_unload` leaves a plain model, still tied, that any reader opens."""
     base = make_model(PlainformerForMaskedLM, tie_word_embeddings=tie_word_embeddings, **NO_DROPOUT)
@@ -139,11 +133,11 @@ def test_merged_masked_lm_equals_its_adapter(targets, tie_word_embeddings, tmp_p
     assert torch.equal(answers(opened(**batch)), answers(merged(**batch)))
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False], ids=["reentrant", "not-reentrant"])
+@pytest.mark.parametrize(("head_class", "use_reentrant"), paired(HEADS, {"reentrant": True, "not-reentrant": False}))
 def test_gradient_checkpointing_with_a_frozen_base(head_class, use_reentrant):
     """The embeddings' output is made to need gradients; then the adapter gets those it gets without checkpointing."""
     batch = make_batch(head_class)
-    learnt = []
+    found = []
     for checkpointed in (True, False):
         torch.manual_seed(0)
         base = make_model(head_class, problem_type="single_label_classification", **NO_DROPOUT)
@@ -156,9 +150,9 @@ def test_gradient_checkpointing_with_a_frozen_base(head_class, use_reentrant):
                 if "lora_B" in name:
                     parameter.fill_(0.1)
         model(**batch).loss.backward()
-        learnt.append({name: value.grad for name, value in model.named_parameters() if value.requires_grad})
-    assert all(gradient is not None and gradient.any() for name, gradient in learnt[0].items() if "lora_" in name)
-    assert_same(*learnt)
+        found.append({name: value.grad for name, value in model.named_parameters() if value.requires_grad})
+    assert all(gradient is not None and gradient.any() for name, gradient in found[0].items() if "lora_" in name)
+    assert_same(*found)
 
 
 def test_trainer_evaluates_and_chooses_the_best(head_class, base_folder, tmp_path):

@@ -121,10 +121,10 @@ def test_text_classification(problem_type, activation, tokenizer, tmp_path):
     to_bert(model, tmp_path / "bert")
     bert = BertForSequenceClassification.from_pretrained(tmp_path / "bert")
     expected = pipeline("text-classification", model=bert, tokenizer=tokenizer, top_k=None)(TEXTS)
-    for text, said, by_bert in zip(TEXTS, classify(TEXTS, batch_size=3), expected, strict=True):
+    for text, output, by_bert in zip(TEXTS, classify(TEXTS, batch_size=3), expected, strict=True):
         scores = activation(model(**tokenizer(text, return_tensors="pt")).logits)[0]
-        assert_same({one["label"]: one["score"] for one in said}, dict(zip(names, scores.tolist(), strict=True)))
-        assert_same({one["label"]: one["score"] for one in by_bert}, {one["label"]: one["score"] for one in said})
+        assert_same({one["label"]: one["score"] for one in output}, dict(zip(names, scores.tolist(), strict=True)))
+        assert_same({one["label"]: one["score"] for one in by_bert}, {one["label"]: one["score"] for one in output})
 
 
 def test_text_classification_cuts_off_long_texts(tokenizer, tmp_path):
@@ -162,11 +162,11 @@ def test_token_classification_equals_bert(strategy, tokenizer, tmp_path):
     texts, options = [*TEXTS, "badly basing the film"], {"aggregation_strategy": strategy}
     if strategy not in ("none", "simple"):  # the others join the chunks that a long text is cut into
         texts, options = [*texts, " ".join(["New York-based film 東京"] * 9)], {**options, "stride": 4}
-    said, expected = (
+    output, expected = (
         pipeline("token-classification", model=one, tokenizer=tokenizer, **options)(texts) for one in (model, bert)
     )
-    assert sum(map(len, said)) > 5
-    for ours, theirs in zip(said, expected, strict=True):
+    assert sum(map(len, output)) > 5
+    for ours, theirs in zip(output, expected, strict=True):
         assert_same([float(one.pop("score")) for one in ours], [float(one.pop("score")) for one in theirs])
         assert ours == theirs
 
@@ -181,8 +181,8 @@ def test_question_answering_in_japanese(tokenizer, tmp_path):
     model = PlainformerForQuestionAnswering(tiny_config(vocab_size=len(tokenizer)))
     answer_by_token(model, tokenizer, {"日": 1, "本": 2}, first=1)
     answer = pipeline("question-answering", model=model, tokenizer=tokenizer)
-    said = answer(question=question, context=context, doc_stride=4)
-    assert (said["answer"], said["start"], said["end"]) == ("日本", 5, 7)
+    output = answer(question=question, context=context, doc_stride=4)
+    assert (output["answer"], output["start"], output["end"]) == ("日本", 5, 7)
 
     randomise(model)
     to_bert(model, tmp_path / "bert")
@@ -200,10 +200,10 @@ def test_zero_shot_classification(tokenizer):
     names = ["contradiction", "neutral", "entailment"]
     model = make(PlainformerForSequenceClassification, tokenizer, id2label=dict(enumerate(names)))
     classify = pipeline("zero-shot-classification", model=model, tokenizer=tokenizer)
-    said = classify("the film", candidate_labels=["good", "bad"], hypothesis_template="is {}")
+    output = classify("the film", candidate_labels=["good", "bad"], hypothesis_template="is {}")
     pairs = tokenizer(["the film"] * 2, ["is good", "is bad"], return_tensors="pt")
     scores = model(**pairs).logits[:, 2].softmax(0).tolist()
-    assert_same(dict(zip(said["labels"], said["scores"], strict=True)), {"good": scores[0], "bad": scores[1]})
+    assert_same(dict(zip(output["labels"], output["scores"], strict=True)), {"good": scores[0], "bad": scores[1]})
 
 
 def test_feature_extraction(tokenizer, tmp_path):

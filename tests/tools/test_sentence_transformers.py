@@ -2,14 +2,15 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from datasets import Dataset
+from helpers.axes import paired
 from helpers.models import assert_same, make_model, tiny_config
+from helpers.processes import run_process
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -17,15 +18,15 @@ from torch import Tensor
 from transformers import DataCollatorWithFlattening
 
 from plainformer import PlainformerModel, encode, train_tokenizer
+from plainformer.positions_plainformer import POSITION_KINDS
+
+ROOT = Path(__file__).parents[2]
 
 TEXTS = ["time flies", "fruit flies like a banana", "an arrow", "time flies like an arrow and fruit like a banana"]
 STRANGER = """
 import sys
-class NoPlainformer:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "plainformer":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, NoPlainformer())
+from load_as_stranger import NoPlainformer
+sys.meta_path.insert(0, NoPlainformer)
 
 import json, torch
 from datasets import Dataset
@@ -63,10 +64,12 @@ def vectors(model: SentenceTransformer, **options) -> Tensor:
     return model.encode(TEXTS, convert_to_tensor=True, show_progress_bar=False, **options)
 
 
-@pytest.mark.parametrize("trust_remote_code", [True, False], ids=["trusting", "not-trusting"])
-@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
-def test_a_folder_becomes_transformer_and_mean(variant, trust_remote_code, unpad_inputs, tokenizer, tmp_path):
-    folder = save(tmp_path / "model", tokenizer, unpad_inputs=unpad_inputs, **variant)
+@pytest.mark.parametrize(
+    ("trust_remote_code", "unpad_inputs"),
+    paired({"trusting": True, "not-trusting": False}, {"unpadded": True, "padded": False}),
+)
+def test_a_folder_becomes_transformer_and_mean(trust_remote_code, unpad_inputs, tokenizer, tmp_path):
+    folder = save(tmp_path / "model", tokenizer, unpad_inputs=unpad_inputs)
     model = SentenceTransformer(folder, trust_remote_code=trust_remote_code, device="cpu")
     assert [type(module).__name__ for module in model] == ["Transformer", "Pooling"]
     assert model.max_seq_length == 16
@@ -77,11 +80,10 @@ def test_a_folder_becomes_transformer_and_mean(variant, trust_remote_code, unpad
     assert_same(vectors(model, normalize_embeddings=True), torch.nn.functional.normalize(expected, dim=-1))
 
 
-@pytest.mark.parametrize("trust_remote_code", [True, False], ids=["trusting", "not-trusting"])
-def test_trained_saved_and_reloaded(trust_remote_code, tokenizer, tmp_path):
+def test_trained_saved_and_reloaded(tokenizer, tmp_path):
     """A step of its trainer changes the vectors; what it saves has the code, and gives them to anyone."""
     folder = save(tmp_path / "model", tokenizer, position_embedding_type="sinusoidal")
-    model = SentenceTransformer(folder, trust_remote_code=trust_remote_code, device="cpu")
+    model = SentenceTransformer(folder, trust_remote_code=False, device="cpu")
     before = vectors(model)
     arguments = SentenceTransformerTrainingArguments(
         output_dir=os.fspath(tmp_path / "run"), max_steps=1, learning_rate=1e-2, use_cpu=True, report_to=[],
@@ -95,7 +97,7 @@ def test_trained_saved_and_reloaded(trust_remote_code, tokenizer, tmp_path):
 
     model.save_pretrained(os.fspath(tmp_path / "saved"))
     assert {"modeling_plainformer.py", "modules.json", "model.safetensors"} <= set(os.listdir(tmp_path / "saved"))
-    again = SentenceTransformer(os.fspath(tmp_path / "saved"), trust_remote_code=trust_remote_code, device="cpu")
+    again = SentenceTransformer(os.fspath(tmp_path / "saved"), trust_remote_code=False, device="cpu")
     assert torch.equal(vectors(again), after)
 
 
@@ -104,8 +106,9 @@ def test_a_stranger_opens_and_trains_what_was_saved(tokenizer, tmp_path):
     model = SentenceTransformer(save(tmp_path / "model", tokenizer), trust_remote_code=False, device="cpu")
     model.save_pretrained(os.fspath(tmp_path / "saved"))
     environment = {**os.environ, "HF_MODULES_CACHE": os.fspath(tmp_path / "modules")}
+    environment["PYTHONPATH"] = os.fspath(ROOT / "scripts")
     command = [sys.executable, "-c", STRANGER, tmp_path / "saved", json.dumps(TEXTS), tmp_path]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_process(command, env=environment)
     assert done.returncode == 0, done.stderr
     opened, trained = torch.load(tmp_path / "vectors.pt", weights_only=True)
     assert torch.equal(opened, vectors(model))
@@ -114,8 +117,7 @@ def test_a_stranger_opens_and_trains_what_was_saved(tokenizer, tmp_path):
     assert torch.equal(trained, vectors(back))
 
 
-@pytest.mark.parametrize("theirs", [None, True, False])
-@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(("theirs", "ours"), paired([None, True, False], [True, False]))
 def test_its_own_unpadding_does_no_harm(theirs, ours, tokenizer, tmp_path):
     """Theirs needs a flash-attention kernel and else pads; the two switches have one name and do not touch."""
     folder = save(tmp_path / "model", tokenizer)
@@ -129,10 +131,10 @@ def test_its_own_unpadding_does_no_harm(theirs, ours, tokenizer, tmp_path):
     assert (again[0].unpad_inputs, again[0].auto_model.config.unpad_inputs) == (theirs, ours)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_flattened_features_are_computed_apart(variant, pooling, tokenizer, tmp_path):
+@pytest.mark.parametrize(("kind", "pooling"), paired(list(POSITION_KINDS), ["mean", "cls"]))
+def test_flattened_features_are_computed_apart(kind, pooling, tokenizer, tmp_path):
     """One row that holds all texts, as its unpadding makes it: no text sees another."""
-    folder = save(tmp_path / "model", tokenizer, **variant)
+    folder = save(tmp_path / "model", tokenizer, position_embedding_type=kind)
     plain = PlainformerModel.from_pretrained(folder)
     model = SentenceTransformer(folder, trust_remote_code=False, device="cpu")
     pool = Pooling(plain.config.hidden_size, pooling_mode=pooling)
@@ -140,5 +142,5 @@ def test_flattened_features_are_computed_apart(variant, pooling, tokenizer, tmp_
     flat = flatten([{"input_ids": tokenizer(text, truncation=True)["input_ids"]} for text in TEXTS])
     flat.pop("labels")
     with torch.no_grad():
-        said = pool(model[0](dict(flat)))["sentence_embedding"]
-    assert_same(said, encode(plain, tokenizer, TEXTS, pooling=pooling, show_progress=False))
+        embeddings = pool(model[0](dict(flat)))["sentence_embedding"]
+    assert_same(embeddings, encode(plain, tokenizer, TEXTS, pooling=pooling, show_progress=False))

@@ -11,23 +11,20 @@ from helpers.models import (
     MODELS,
     VARIANTS,
     answers,
-    as_batch,
     assert_same,
     gradients,
     make_inputs,
-    make_labels,
     make_model,
-    padding_mask,
     short_name,
     tiny_config,
 )
 from helpers.processes import meet, spawn
+from helpers.training import NO_DROPOUT, make_batch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerModel, PlainformerPreTrainedModel
 
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # transformers 4 takes the digit of `fc1` for a layer's number, finds no rule, and leaves the feed-forward whole. And at
 # the first forward it takes the bias out of the layers it splits by rows: with 4 it is for inference.
 TRANSFORMERS_4 = transformers.__version__.startswith("4.")
@@ -43,21 +40,17 @@ def make_case(name: str) -> tuple[PlainformerPreTrainedModel, dict[str, Tensor]]
     torch.manual_seed(0)
     model_class, overrides = CASES[name]
     config = tiny_config(num_attention_heads=4, intermediate_size=40, **NO_DROPOUT, **overrides)
-    inputs = make_inputs(model_class)
-    choices = inputs["input_ids"].dim() - 1  # two rows for each question of multiple choice
-    mask = padding_mask(*["right", "left", "both", "full"] * choices)
-    batch = {**inputs, **as_batch(model_class, {"attention_mask": mask}), **make_labels(model_class, inputs)}
-    return make_model(model_class, config), batch
+    return make_model(model_class, config), make_batch(model_class)
 
 
-def learn(model: PlainformerPreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """What a model says in evaluation, then its loss in training (of the base model, a mean), and the gradients."""
+def train(model: PlainformerPreTrainedModel, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """The outputs in evaluation, then the loss in training (of the base model, a mean), and the gradients."""
     with torch.no_grad():
-        said = answers(model.eval()(**batch))
+        outputs = answers(model.eval()(**batch))
     output = model.train()(**batch)
     loss = output["loss"] if "loss" in output else output.last_hidden_state.square().mean()
     loss.backward()
-    return said, loss.detach(), {} if TRANSFORMERS_4 else gradients(model)
+    return outputs, loss.detach(), {} if TRANSFORMERS_4 else gradients(model)
 
 
 def work(rank: int, folder: str) -> None:
@@ -76,9 +69,9 @@ def work(rank: int, folder: str) -> None:
             assert weight.shape == shape, name
         if model_class is PlainformerForMaskedLM:
             model.save_pretrained(f"{folder}/saved")
-        said, loss, learnt = learn(model, batch)
-        whole = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in learnt.items()}
-        results[name] = (said, loss, whole)
+        outputs, loss, parts = train(model, batch)
+        whole = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in parts.items()}
+        results[name] = (outputs, loss, whole)
     check_heads(folder)
     torch.save(results, f"{folder}/results-{rank}.pt")
     torch.distributed.barrier()
@@ -106,12 +99,11 @@ def test_two_processes_equal_one(tmp_path: Path):
     for rank in (0, 1):
         results = torch.load(tmp_path / f"results-{rank}.pt", weights_only=True)
         for name in CASES:
-            assert_same(results[name], learn(*make_case(name)))
+            assert_same(results[name], train(*make_case(name)))
     whole, _ = make_case("MaskedLM")  # what two processes save is the whole model
     assert_same(PlainformerForMaskedLM.from_pretrained(tmp_path / "saved").state_dict(), whole.state_dict())
 
 
-@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
 def test_the_plan_names_every_linear_layer_of_the_encoder(model_class):
     model = make_model(model_class)
     assert model.supports_tp_plan

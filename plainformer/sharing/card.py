@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..positions_plainformer import POSITION_KINDS
+
 MARK = "<!-- written by plainformer's push_to_hub.py; once you change this card it is yours and stays: {checksum} -->"
 MARK_PATTERN = re.compile(r"\n<!-- written by plainformer's push_to_hub\.py.*: ([0-9a-f]{16}) -->\n\Z")
 TASKS = {  # of an Auto class: the Hub's name, and what the card says
@@ -48,7 +50,7 @@ def checksum(text: str) -> str:
 
 
 def write_card(card: Card, report: dict, folder: Path) -> str:
-    """The text of the card. `report` is what check_as_stranger.py found."""
+    """The text of the card. `report` is what `stranger.check` found."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
@@ -90,12 +92,10 @@ def describe(card: Card, report: dict) -> list[str]:
 
 
 def position_text(choices: dict) -> str:
-    texts = {
-        "learned": f"learned positions (at most {choices['max_position_embeddings']} tokens)",
-        "sinusoidal": "sinusoidal positions",
-        "none": "no position embedding",
-    }
-    return texts[choices["position_embedding_type"]]
+    """What the registry says of the kind, and the most tokens of a text where the kind has a limit."""
+    kind = POSITION_KINDS[choices["position_embedding_type"]]
+    limit = f" (at most {choices['max_position_embeddings']} tokens)" if kind.has_limit else ""
+    return kind.summary + limit
 
 
 def explain_loading(card: Card, report: dict) -> list[str]:

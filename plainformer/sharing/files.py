@@ -48,7 +48,7 @@ FILES_THAT_STAY = {
     "*.tmp": "temporary",
     "*~": "temporary",
 }
-# All else stays too: of other kinds (.npy, .tar.gz, .h5, .msgpack, ...) nobody has looked at what is in them.
+# Other file types (.npy, .tar.gz, .h5, .msgpack, ...) are not uploaded, because we cannot check them.
 NAMES_THAT_GO = (
     "*.safetensors *.onnx *.json *.jsonl *.txt *.md *.py *.csv *.tsv *.yaml *.yml *.png *.jpg *.jpeg *.gif *.svg "
     "*.webp LICENSE* NOTICE* COPYING* AUTHORS* CITATION*"
@@ -81,7 +81,7 @@ class Files:
 
 
 def sort_files(folder: Path) -> Files:
-    """Every file of the folder, or the folder it lies in, in one of the three places."""
+    """Every file of the folder, or the folder it lies in, as one that goes, stays or is refused."""
     files = Files()
     for name, path in walk(folder, files.stays):
         if reason := find_secret_name(name):

@@ -6,6 +6,7 @@ import logging
 import pickle
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    ElectraConfig,
+    ElectraModel,
 )
 
 from plainformer import (
@@ -38,7 +41,10 @@ from plainformer import (
     from_bert,
     to_bert,
 )
-from plainformer.bert_conversion import bert_name
+from plainformer.conversion import bert_name
+from plainformer.conversion.bert import BERT
+from plainformer.conversion.reading import read_checkpoint
+from plainformer.conversion.writing import write_checkpoint
 
 SIZES = {
     "vocab_size": 50,
@@ -170,6 +176,32 @@ def test_a_parameter_that_bert_lacks_has_no_name():
     assert bert_name("plainformer.layers.11.mlp.fc2.bias") == "encoder.layer.11.output.dense.bias"
     assert bert_name("final_norm.weight") is None
     assert bert_name("layers.0.attention.q_proj.lora_A.weight") is None
+
+
+def test_a_second_family_is_a_second_table(tmp_path):
+    """ELECTRA's encoder is BERT's under another prefix: nothing but the table has to say so."""
+    electra = replace(
+        BERT,
+        title="ELECTRA",
+        model_type="electra",
+        prefix="electra.",
+        config_class="ElectraConfig",
+        classes={"PlainformerModel": "ElectraModel"},
+        written_fields={"embedding_size": SIZES["hidden_size"]},
+        class_options={},
+        class_notes={},
+    )
+    theirs = ElectraModel(ElectraConfig(**SIZES, embedding_size=32, initializer_range=0.3)).eval()
+    theirs.save_pretrained(tmp_path / "in")
+    where = {"revision": None, "token": None, "cache_dir": None, "subfolder": "", "local_files_only": True}
+    model = read_checkpoint(electra, tmp_path / "in", PlainformerModel, dtype=None, **where)
+    assert_same_numbers(model, theirs, batch(PlainformerModel))
+    write_checkpoint(electra, model, tmp_path / "out", None)
+    assert_same_numbers(model, load_exported(ElectraModel, tmp_path / "out"), batch(PlainformerModel))
+    with pytest.raises(ValueError, match="model_type='electra', not 'bert'"):
+        from_bert(tmp_path / "out")
+    with pytest.raises(TypeError, match="no counterpart in ELECTRA. Those that have one: PlainformerModel.$"):
+        write_checkpoint(electra, torch.nn.Linear(2, 2), tmp_path / "none", None)
 
 
 # Numbers

@@ -1,0 +1,321 @@
+"""How a batch lies in memory while it is computed.
+
+    UnpaddedLayout   the real tokens alone, [T]: no work on padding
+    PaddedLayout     the rectangle [B, L] under a mask: where there is no padding, and for captured graphs,
+                     attention weights, and masks that say who attends to whom
+
+`make_layout` decides, once per batch. From then on the encoder and the heads ask the layout and never look at a mask:
+it carries values from the rectangle into the layout (`gather`) and back (`scatter`), and runs attention within each
+sequence (`attend`).
+
+A model's layers may be spread over devices: a layout is moved with `to`, and what it is asked about is answered where
+the values lie.
+
+Shapes: B batch, L length, T real tokens, S sequences, H heads, D head size, E hidden size; [*] is a layout's leading
+dimensions, [T] or [B, L].
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import chain, groupby
+
+import torch
+from torch import Tensor, nn
+
+from .inputs_plainformer import Batch
+from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
+from .packing_plainformer import count_positions, refuse_packed
+from .values_plainformer import mask_out
+
+# A bias at or below this value masks the pair. Masks in use hold -1e9, the lowest number or -inf.
+MASKED_BIAS = torch.finfo(torch.float16).min
+
+
+@dataclass
+class PaddedLayout:
+    """A batch as the padded rectangle [B, L].
+
+    Attributes:
+        shape: (B, L).
+        position_ids: [B, L].
+        token_mask: which places hold a token, bool [B, L]; None when all of them do.
+        is_packed: some row is known to hold several sequences.
+        attention_mask: who may attend to whom: bool, or a bias that is added to the attention scores, [B, 1|H, 1|L, L];
+            None when everybody may attend to everybody. Fully masked queries may attend to all, so that no softmax
+            runs over nothing.
+        fully_masked: the queries that may attend to no place, bool [B, 1|H, 1|L, 1]; None when there are none by
+            design.
+    """
+
+    shape: tuple[int, int]
+    position_ids: Tensor
+    token_mask: Tensor | None = None
+    is_packed: bool = False
+    attention_mask: Tensor | None = None
+    fully_masked: Tensor | None = None
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "PaddedLayout":
+        """The same on another device. Tools that spread a model's layers (`device_map`) call it for each of them."""
+        return _move(self, device, non_blocking)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """[B, L, ...] as it is."""
+        return values
+
+    def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
+        """Computed values -> [B, L, ...] with `fill` at the padding."""
+        return mask_out(values, self.token_mask, fill)
+
+    def select(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Computed values [B, L, ...] at indices [N] of the flattened rectangle -> [N, ...]."""
+        return values.flatten(0, 1)[indices]
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        """[B, L, E] -> the sum over each row's real tokens, float32 [B, E]."""
+        return self.scatter(values).sum(dim=1, dtype=torch.float32)
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Run `kernel` over the rows of the batch.
+
+        Args:
+            query, key, value: [B, L, H, D].
+            bias: a position kind's module, position ids of queries and of keys [B, L] -> [B, H, L, L].
+
+        Returns:
+            context [B, L, H, D], and the attention weights [B, H, L, L] if the kernel computes them.
+        """
+        query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # [B, H, L, D]
+        attention_mask = self.attention_mask
+        if attention_mask is not None and attention_mask.shape[1] not in (1, query.shape[1]):
+            raise ValueError(
+                f"attention_mask tells {attention_mask.shape[1]} heads apart, but with tensor parallelism this process "
+                f"computes {query.shape[1]} of them: give one mask for all heads, [B, 1, L, L]."
+            )
+        if attention_mask is not None and attention_mask.dtype != torch.bool:
+            attention_mask = attention_mask.to(query.dtype).clamp(min=_lowest_bias(query))
+        if bias is not None:
+            scores_bias = bias(self.position_ids, self.position_ids).to(query.dtype)  # [B, H, L, L]
+            attention_mask = _add_bias(attention_mask, scores_bias)
+        context, weights = kernel(query, key, value, attention_mask, self.fully_masked, dropout_p)
+        return context.transpose(1, 2), weights  # [B, L, H, D]
+
+
+@dataclass
+class UnpaddedLayout:
+    """The real tokens of a batch alone, [T]: its sequences one after the other, shortest first.
+
+    Attributes:
+        token_mask: which places of the rectangle hold a token, bool [B, L].
+        is_packed: some row holds several sequences.
+        position_ids: [T].
+        indices: where each token stands in the flattened rectangle, [T].
+        slots: where the token of each place of the flattened rectangle stands among the T, [B * L]; 0 at padding.
+        length_buckets: (how many sequences, their length), shortest first; together they cover the T tokens.
+    """
+
+    token_mask: Tensor
+    is_packed: bool
+    position_ids: Tensor
+    indices: Tensor
+    slots: Tensor
+    length_buckets: list[tuple[int, int]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(B, L)."""
+        return tuple(self.token_mask.shape)
+
+    def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "UnpaddedLayout":
+        """The same on another device, as `PaddedLayout.to`."""
+        return _move(self, device, non_blocking)
+
+    @cached_property
+    def cu_seqlens(self) -> Tensor:
+        """The boundaries of the sequences among the T tokens, int32 [S + 1]."""
+        lengths = chain.from_iterable([length] * count for count, length in self.length_buckets)
+        return torch.tensor([0, *lengths], device=self.indices.device).cumsum(0, dtype=torch.int32)
+
+    def gather(self, values: Tensor) -> Tensor:
+        """[B, L, ...] -> [T, ...]."""
+        return values.flatten(0, 1)[self.indices.to(values.device)]
+
+    def scatter(self, values: Tensor, fill: float = 0) -> Tensor:
+        """[T, ...] -> [B, L, ...] with `fill` at the padding."""
+        rectangle = values.new_full((len(self.slots), *values.shape[1:]), fill)  # [B * L, ...]
+        return rectangle.index_copy(0, self.indices.to(values.device), values).unflatten(0, self.shape)
+
+    def select(self, values: Tensor, indices: Tensor) -> Tensor:
+        """Computed values [T, ...] at indices [N] of real tokens in the flattened rectangle -> [N, ...]."""
+        return values[self.slots.to(values.device)[indices]]
+
+    def sum_rows(self, values: Tensor) -> Tensor:
+        """[T, E] -> the sum over each row's real tokens, float32 [B, E]."""
+        B, L = self.shape
+        row = self.indices.to(values.device) // L  # [T]
+        return values.new_zeros((B, values.shape[-1]), dtype=torch.float32).index_add(0, row, values.float())
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
+    ) -> tuple[Tensor, None]:
+        """Run `kernel` within each sequence; sequences of equal length form a batch and need no mask.
+
+        Args:
+            query, key, value: [T, H, D].
+            bias: a position kind's module, position ids of queries and of keys [count, length] ->
+                [count, H, length, length].
+
+        Returns:
+            context [T, H, D], and None: attention weights are computed on the padded rectangle.
+        """
+        if bias is None and kernel is sdpa_attention and varlen_fits(query, dropout_p):
+            return varlen_attention(query, key, value, self.cu_seqlens, self.length_buckets[-1][1]), None
+        contexts = []
+        for position_ids, *states in self._by_length(self.position_ids, query, key, value):
+            batch = (one.transpose(1, 2) for one in states)  # 3 x [count, H, length, D]
+            scores_bias = None if bias is None else bias(position_ids, position_ids).to(query.dtype)
+            context, _ = kernel(*batch, scores_bias, None, dropout_p)
+            contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
+        return torch.cat(contexts), None
+
+    def _by_length(self, *values: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """[T, ...] each -> [count, length, ...] each, for every length."""
+        sizes = [count * length for count, length in self.length_buckets]
+        for bucket, *pieces in zip(self.length_buckets, *(one.split(sizes) for one in values), strict=True):
+            yield tuple(piece.unflatten(0, bucket) for piece in pieces)
+
+
+Layout = PaddedLayout | UnpaddedLayout
+
+
+def make_layout(batch: Batch, unpad: bool) -> Layout:
+    """Decide how a batch lies when it is computed.
+
+    Args:
+        unpad: compute on real tokens only, if nothing else speaks against it.
+    """
+    if batch.token_mask is None and batch.sequence_ids is None and batch.attention_mask is None:
+        return PaddedLayout(batch.shape, batch.position_ids)
+    if unpad and batch.attention_mask is None and batch.lengths is not None and any(batch.lengths):
+        return _unpad(batch)
+    return _pad(batch)
+
+
+def pool(hidden_states: Tensor, layout: Layout, how: str) -> Tensor:
+    """One vector per row: its first real token ("cls"), or the mean over its real tokens ("mean").
+
+    Args:
+        hidden_states: [*, E].
+
+    Returns:
+        [B, E]; zeros for a row with no real token.
+
+    Raises:
+        ValueError: a row holds several sequences.
+    """
+    refuse_packed(layout.is_packed)
+    B, L = layout.shape
+    token_mask = None if layout.token_mask is None else layout.token_mask.to(hidden_states.device)
+    if how == "mean":
+        num_tokens = L if token_mask is None else token_mask.sum(dim=1, keepdim=True).clamp(min=1)  # [B, 1]
+        return (layout.sum_rows(hidden_states) / num_tokens).to(hidden_states.dtype)
+    first = torch.arange(B, device=hidden_states.device) * L  # [B], the first place of each row
+    if token_mask is None:
+        return layout.select(hidden_states, first)
+    first = first + token_mask.to(torch.int8).argmax(dim=1)  # [B], its first token, if it has one
+    return layout.select(hidden_states, first).masked_fill(~token_mask.any(dim=1, keepdim=True), 0)
+
+
+def record_states(layout: Layout, recorded: list[Tensor] | None) -> Callable[[Tensor], Tensor]:
+    """A function that appends hidden states [*, E] to `recorded` as [B, L, E], and gives them back as [*, E].
+
+    What it gives back is computed from what it recorded. So a user who asks for the gradient of a hidden state gets it.
+
+    Args:
+        recorded: None: nothing is to be recorded.
+    """
+
+    def record(hidden_states: Tensor) -> Tensor:
+        if recorded is None:
+            return hidden_states
+        recorded.append(layout.scatter(hidden_states))
+        return layout.gather(recorded[-1])
+
+    return record
+
+
+def _pad(batch: Batch) -> PaddedLayout:
+    """The padded rectangle, with one mask of everything that may not attend to something."""
+    attention_mask, sequence_ids, token_mask = batch.attention_mask, batch.sequence_ids, batch.token_mask
+    if sequence_ids is not None:  # sequences of a row never see each other, whatever the mask says
+        same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]  # [B, 1, L, L]
+        attention_mask = same if attention_mask is None else _restrict(attention_mask, same)
+    if token_mask is not None:
+        are_tokens = token_mask[:, None, None, :]  # [B, 1, 1, L]
+        attention_mask = are_tokens if attention_mask is None else attention_mask & are_tokens
+    is_bool = attention_mask.dtype == torch.bool
+    fully_masked = (~attention_mask if is_bool else attention_mask <= MASKED_BIAS).all(dim=-1, keepdim=True)
+    attention_mask = attention_mask | fully_masked if is_bool else attention_mask.masked_fill(fully_masked, 0)
+    return PaddedLayout(batch.shape, batch.position_ids, token_mask, batch.is_packed, attention_mask, fully_masked)
+
+
+def _unpad(batch: Batch) -> UnpaddedLayout:
+    """The real tokens, sequences of equal length side by side. Their lengths are known, so nothing has to be read."""
+    B, L = batch.shape
+    device = batch.position_ids.device
+    T = sum(batch.lengths)
+    by_length = sorted((s for s, length in enumerate(batch.lengths) if length), key=batch.lengths.__getitem__)
+    starts, start = [0] * len(batch.lengths), 0  # of each sequence among the T tokens
+    for sequence in by_length:
+        starts[sequence] = start
+        start += batch.lengths[sequence]
+    buckets = [(len(list(same)), length) for length, same in groupby(batch.lengths[s] for s in by_length)]
+
+    rectangle = torch.arange(B * L, device=device)
+    token_mask, sequence_ids = batch.token_mask, batch.sequence_ids
+    if token_mask is None:
+        token_mask = torch.ones(batch.shape, dtype=torch.bool, device=device)
+    if sequence_ids is None:
+        sequence_ids = torch.arange(B, device=device)[:, None]  # each row is one sequence
+    in_sequence = count_positions(token_mask, batch.sequence_ids, batch.shape, device)  # [B, L]
+    slots = (torch.tensor(starts, device=device)[sequence_ids] + in_sequence).flatten()  # [B * L]
+    is_token = token_mask.flatten()  # [B * L]
+    indices = rectangle.new_empty(T + 1).scatter(0, slots.where(is_token, T), rectangle)[
+        :T
+    ]  # padding goes behind the end
+    return UnpaddedLayout(
+        token_mask, batch.is_packed, batch.position_ids.flatten()[indices], indices, slots.where(is_token, 0), buckets
+    )
+
+
+def _move(layout: Layout, device: torch.device | str | int, non_blocking: bool) -> Layout:
+    values = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    elsewhere = {
+        name: value.to(device, non_blocking=non_blocking)
+        for name, value in values.items()
+        if isinstance(value, Tensor) and value.device != torch.device(device)
+    }
+    return replace(layout, **elsewhere) if elsewhere else layout
+
+
+def _restrict(attention_mask: Tensor, same: Tensor) -> Tensor:
+    """The mask, and nothing between the sequences of a row."""
+    if attention_mask.dtype == torch.bool:
+        return attention_mask & same
+    return attention_mask.masked_fill(~same, float("-inf"))
+
+
+def _lowest_bias(scores: Tensor) -> float:
+    """Half the lowest number: a score can be added to it without leaving the type, as -inf or NaN."""
+    return torch.finfo(scores.dtype).min / 2
+
+
+def _add_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
+    """A mask, bool or additive, and the bias of the positions as one additive mask."""
+    if attention_mask is None:
+        return bias
+    if attention_mask.dtype == torch.bool:
+        return bias.masked_fill(~attention_mask, _lowest_bias(bias))
+    return attention_mask + bias

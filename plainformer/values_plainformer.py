@@ -1,0 +1,126 @@
+"""Looking at tensors: their type, their shape, and their values, which are read from the device once per batch.
+
+A GPU works behind the program's back; reading a value makes the program wait until the GPU has caught up. So a check of
+values only asks a question. `Questions.read` then reads all of them together, and each check looks at its numbers.
+
+Values cannot be read everywhere: not while a graph is captured (`torch.compile`, export), which has to hold for other
+values too; nor on the meta device, for fake tensors, or where `torch.func.vmap` maps over a tensor. Then the questions
+stay open: checks of values are left out, and a batch is computed as the padded rectangle.
+
+Shapes: B batch, L length; [...] any shape.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_captured() -> bool:
+    """Whether what is computed now is recorded as a graph, to be run again on other values and shapes."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing()
+
+
+def read_values(values: Tensor) -> list[int] | None:
+    """The values of integers [n], read from their device; None where nothing may depend on them.
+
+    Where reading fails cannot be listed, so it is tried. A CUDA graph is asked first: reading would spoil it.
+    """
+    if is_captured() or values.is_meta or (values.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return None
+    try:
+        if values.device.type != "cpu":
+            values = values.cpu()  # the one read of the device; the next lines look at the copy
+        bool(values[:1].any())  # a tracer refuses this and not the next
+        return values.tolist()
+    except RuntimeError:
+        return None
+
+
+@dataclass
+class Question:
+    """Integers that a check wants to know.
+
+    Attributes:
+        asked: the integers, [n].
+        check: called with the answer; it may raise.
+        otherwise: what the check sees where the values cannot be read; None: it is left out there.
+        answer: their values; None before they were read, and where they cannot be.
+    """
+
+    asked: Tensor
+    check: Callable[[list[int]], None] | None
+    otherwise: list[int] | None
+    answer: list[int] | None = None
+
+
+class Questions:
+    """Questions about the values of a batch, answered by one read of the device."""
+
+    def __init__(self) -> None:
+        self.questions: list[Question] = []
+
+    def ask(
+        self,
+        asked: Tensor,
+        check: Callable[[list[int]], None] | None = None,
+        otherwise: list[int] | None = None,
+    ) -> Question:
+        """Ask for integers [...]; `check` sees their values once they are read."""
+        question = Question(asked.flatten().long(), check, otherwise)
+        self.questions.append(question)
+        return question
+
+    def read(self) -> None:
+        """Answer all questions, then run their checks in the order of asking."""
+        if not self.questions:
+            return
+        device = self.questions[0].asked.device
+        together = read_values(torch.cat([question.asked.to(device) for question in self.questions]))
+        for question in self.questions:
+            if together is None:  # one that cannot be read does not keep the others from being read
+                question.answer = read_values(question.asked)
+            else:
+                question.answer, together = together[: len(question.asked)], together[len(question.asked) :]
+        for question in self.questions:
+            seen = question.otherwise if question.answer is None else question.answer
+            if question.check is not None and seen is not None:
+                question.check(seen)
+
+
+def refuse_other_than_tensors(**named: Any) -> None:
+    """Raise a TypeError for a list or an array; None is an argument that was not given."""
+    for name, value in named.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer, or "
+                f"torch.as_tensor({name})."
+            )
+
+
+def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
+    """Raise a ValueError unless `tensor` has one of `shapes`."""
+    if tuple(tensor.shape) not in shapes:
+        expected = " or ".join(map(str, shapes))
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {expected}.")
+
+
+def mask_out(values: Tensor, token_mask: Tensor | None, fill: float = 0) -> Tensor:
+    """[B, L, ...] -> the same with `fill` at the padding.
+
+    Args:
+        token_mask: which places hold a token, bool [B, L]; None when all of them do.
+    """
+    if token_mask is None:
+        return values
+    token_mask = token_mask.to(values.device)
+    return values.masked_fill(~token_mask.reshape(token_mask.shape + (1,) * (values.dim() - 2)), fill)
+
+
+def find_indices(mask: Tensor, count: int) -> Tensor:
+    """Where a bool mask [n] is True, [count], ascending: `nonzero` without a read, since the count is known."""
+    slots = torch.where(mask, mask.cumsum(0) - 1, count)  # [n]; what is False goes behind the end
+    indices = torch.arange(len(mask), device=mask.device)
+    return indices.new_empty(count + 1).scatter_(0, slots, indices)[:count]
