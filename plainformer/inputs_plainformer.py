@@ -104,21 +104,17 @@ def read_batch(
         refuse_too_long(position_ids, sizes["max_position_embeddings"], questions)
     else:
         position_ids = read_ids("position_ids", position_ids, "max_position_embeddings", **known)
-    if token_type_ids is None or config.type_vocab_size == 0:
-        token_type_ids = torch.zeros(shape, dtype=torch.long, device=device)
-    else:
-        token_type_ids = read_ids("token_type_ids", token_type_ids, "type_vocab_size", **known)
+    token_type_ids = read_token_types(token_type_ids, config.type_vocab_size, device, **known)
     if inputs_embeds is not None:
         inputs_embeds = mask_out(inputs_embeds, token_mask)
     else:
         input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
     labels, num_labels = read_labels(head_labels, token_mask, shape, questions)
     questions.read()
-
     inputs = (input_ids, inputs_embeds, token_type_ids, position_ids)
     batch = Batch(shape, *inputs, token_mask, attention_mask, sequence_ids, labels=labels)
-    batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
     batch.lengths = lengths and lengths.answer
+    batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
     if sequence_ids is not None:
         settle_sequences(batch, num_sequences.answer, packing["cu_seq_lens_q"])
     if batch.lengths is not None and sum(batch.lengths) == shape[0] * shape[1]:
@@ -267,6 +263,15 @@ def read_ids(
     if size is not None and ids.numel():
         questions.ask(torch.stack(ids.aminmax()), check)
     return ids
+
+
+def read_token_types(
+    token_type_ids: Tensor | None, num_types: int, device: torch.device, shape: tuple[int, int], **known: Any
+) -> Tensor:
+    """Segment ids [B, L], all 0 where none are given; a model without segments does not look at them."""
+    if token_type_ids is None or num_types == 0:
+        return torch.zeros(shape, dtype=torch.long, device=device)
+    return read_ids("token_type_ids", token_type_ids, "type_vocab_size", shape, **known)
 
 
 def read_labels(

@@ -238,10 +238,9 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
         all_hidden_states = [] if output_hidden_states else None
         record = record_states(layout, all_hidden_states)
-        hidden_states = self.embed(batch, layout)
-        hidden_states, attentions = run_layers(self.layers, hidden_states, layout, output_attentions, record)
+        embedded = self.embed(batch, layout)  # [*, E]
+        hidden_states, attentions = run_layers(self.layers, embedded, layout, output_attentions, record)
         hidden_states = record(self.final_norm(hidden_states))  # [*, E]
-
         output = EncoderOutput(
             last_hidden_state=layout.scatter(hidden_states) if head_labels is None else hidden_states,
             hidden_states=tuple(all_hidden_states) if output_hidden_states else None,

@@ -91,9 +91,9 @@ class Source:
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Where the text of a node starts and ends; the tree counts columns in bytes."""
-        ends = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        borders = ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         start, end = (
-            self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode()) for line, column in ends
+            self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode()) for line, column in borders
         )
         return start, end
 

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
-IGNORE_INDEX = -100  # the label that torch's cross entropy ignores
+from ..losses_plainformer import IGNORE_INDEX
+
 # The characters of scripts that are written without spaces: Chinese, and Japanese with its kana.
 UNSPACED = (
     r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"

@@ -131,7 +131,7 @@ def labels_for(ours, inputs):
     return {"labels": torch.randint(0, 2, (len(ids),))}
 
 
-def real_numbers(output, mask):
+def token_numbers(output, mask):
     """What a model says about real tokens, or about rows."""
     per_token = [output.get(key) for key in ("last_hidden_state", "start_logits", "end_logits")]
     logits = output.get("logits")
@@ -145,8 +145,8 @@ def real_numbers(output, mask):
 def assert_same_numbers(ours, theirs, inputs, atol=1e-5):
     with torch.no_grad():
         found, expected = ours(**inputs), theirs(**inputs)
-    found = real_numbers(found, inputs["attention_mask"])
-    expected = real_numbers(expected, inputs["attention_mask"])
+    found = token_numbers(found, inputs["attention_mask"])
+    expected = token_numbers(expected, inputs["attention_mask"])
     assert len(found) == len(expected) > 0
     for values, oracle in zip(found, expected, strict=True):
         torch.testing.assert_close(values, oracle, atol=atol, rtol=1e-5)
@@ -264,14 +264,14 @@ def test_activation_and_epsilon_are_the_files(hidden_act, tmp_path):
 def test_pretraining_checkpoint_serves_the_masked_lm_and_the_pooler(tmp_path):
     theirs = save_bert(tmp_path, BertForPreTraining)
     inputs = batch(PlainformerModel)
-    real = inputs["attention_mask"].bool()
+    token_mask = inputs["attention_mask"].bool()
     with torch.no_grad():
         expected = theirs(**inputs)
         pooled = theirs.bert(**inputs).pooler_output
         logits = from_bert(tmp_path, PlainformerForMaskedLM)(**inputs).logits
         classifier = from_bert(tmp_path, PlainformerForSequenceClassification)
         found = classifier.pooler(classifier.plainformer(**inputs).last_hidden_state[:, 0])
-    torch.testing.assert_close(logits[real], expected.prediction_logits[real], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(logits[token_mask], expected.prediction_logits[token_mask], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found, pooled, atol=1e-5, rtol=1e-5)
 
 

@@ -67,11 +67,11 @@ def length(function: ast.FunctionDef) -> int:
 def test_a_function_fits_on_a_screen():
     found = {
         f"{relative(path)} {name}": length(function)
-        for path in python_files("plainformer", "scripts", "benchmarks", "tests")
+        for path in python_files("plainformer", "scripts", "benchmarks")
         for name, function in functions(parse(path))
         if name != "main"
     }
-    assert len(found) > 500 and set(LONGER) <= set(found)
+    assert len(found) > 400 and set(LONGER) <= set(found)
     longer = {name: lines for name, lines in found.items() if lines > LINES}
     assert set(longer) == set(LONGER), longer
 

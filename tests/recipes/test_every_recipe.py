@@ -11,7 +11,7 @@ import torch
 from helpers.processes import run_process
 from helpers.recipes import NO_DROPOUT, ROOT, TINY, conll, make_questions, make_rows, make_sentences, weights, write
 
-from plainformer.sharing import files as files_to_share
+from plainformer.sharing import files as shareable_files
 
 SCRIPTS = ROOT / "scripts"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
@@ -112,10 +112,10 @@ def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch
 
     staged = []
     for name in RECIPES:
-        files_of = files_to_share.sort_files(tmp_path / name)
-        files_to_share.check_model(tmp_path / name, files_of, needs_tokenizer=True)
+        files_of = shareable_files.sort_files(tmp_path / name)
+        shareable_files.check_model(tmp_path / name, files_of, needs_tokenizer=True)
         assert {"training_args.bin", "recipe.json"} <= set(files_of.stays)
-        files_to_share.stage(files_of, tmp_path / "staged" / name)
+        shareable_files.stage(files_of, tmp_path / "staged" / name)
         staged.append(tmp_path / "staged" / name)
     hidden = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     run = run_process(

@@ -504,8 +504,8 @@ def test_folder_has_to_hold_the_code(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "modeling_plainformer.py").unlink()
     assert "names modeling_plainformer.py for AutoModel, and that file is not there" in refusal(folder)
-    places = {"AutoModel": "other/repo--modeling_plainformer.PlainformerModel"}
-    (folder / "config.json").write_text(json.dumps({**config, "auto_map": places}))
+    auto_map = {"AutoModel": "other/repo--modeling_plainformer.PlainformerModel"}
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": auto_map}))
     assert "takes AutoModel from the repository other/repo" in refusal(folder)
     (folder / "config.json").write_text(json.dumps({**config, "auto_map": {}}))
     assert "has no auto_map" in refusal(folder)
