@@ -503,14 +503,14 @@ def test_folder_has_to_hold_the_code(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "modeling_plainformer.py").unlink()
     assert "names modeling_plainformer.py for AutoModel, and that file is not there" in refusal(folder)
-    places = {"AutoModel": "other/repo--modeling_plainformer.PlainformerModel"}
-    (folder / "config.json").write_text(json.dumps({**config, "auto_map": places}))
+    auto_map = {"AutoModel": "other/repo--modeling_plainformer.PlainformerModel"}
+    (folder / "config.json").write_text(json.dumps({**config, "auto_map": auto_map}))
     assert "takes AutoModel from the repository other/repo" in refusal(folder)
     (folder / "config.json").write_text(json.dumps({**config, "auto_map": {}}))
     assert "has no auto_map" in refusal(folder)
 
 
-def test_tokenizer_is_wanted_unless_it_is_said_otherwise(folder, monkeypatch):
+def test_tokenizer_is_wanted_unless_no_tokenizer_is_given(folder, monkeypatch):
     seen = []
     report = {**REPORT, "max_length": None}
     monkeypatch.setattr(pushing, "check_as_stranger", lambda *_, with_tokenizer: seen.append(with_tokenizer) or report)
