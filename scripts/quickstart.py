@@ -74,6 +74,12 @@ def parse_args() -> argparse.Namespace:
         architecture.add_argument(f"--{name}", type=int, help=f"({size})", **chosen)
 
     args = parser.parse_intermixed_args()
+    complete(args, parser)
+    return args
+
+
+def complete(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Check the arguments, and derive `architecture`, `from_scratch` and the learning rate from them."""
     for name in ("epochs", "batch_size", "max_train_samples", "max_test_samples"):
         if getattr(args, name) <= 0:
             parser.error(f"--{name} {getattr(args, name)}: must be positive")
@@ -91,7 +97,6 @@ def parse_args() -> argparse.Namespace:
         parser.error(f"--output_dir {folder} is not a folder")
     if folder.exists() and any(folder.iterdir()) and not (folder / MARKER).exists():
         parser.error(f"--output_dir {folder} holds something else than an earlier quickstart: name another folder")
-    return args
 
 
 def check_position_kind(parser: argparse.ArgumentParser, kind: str) -> None:
@@ -147,6 +152,11 @@ def match_fixed_positions(config: PretrainedConfig) -> dict[str, float | bool]:
     return {"scale_embedding": True, "initializer_range": start} if start else {}
 
 
+def tokenize(tokenizer: PreTrainedTokenizerBase, reviews: Reviews) -> list[dict]:
+    encoded = tokenizer([text for text, _ in reviews], truncation=True, max_length=MAX_LENGTH)
+    return [{**{name: encoded[name][i] for name in encoded}, "labels": label} for i, (_, label) in enumerate(reviews)]
+
+
 def fine_tune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -157,12 +167,6 @@ def fine_tune(
     """Trains in place; returns the accuracy on `test` and the seconds that the training took."""
     import torch
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
-
-    def encode(reviews: Reviews) -> list[dict]:
-        encoded = tokenizer([text for text, _ in reviews], truncation=True, max_length=MAX_LENGTH)
-        return [
-            {**{name: encoded[name][i] for name in encoded}, "labels": label} for i, (_, label) in enumerate(reviews)
-        ]
 
     trainer = Trainer(
         model=model,
@@ -179,8 +183,8 @@ def fine_tune(
             seed=args.seed,
             dataloader_pin_memory=torch.cuda.is_available(),
         ),
-        train_dataset=encode(train),
-        eval_dataset=encode(test),
+        train_dataset=tokenize(tokenizer, train),
+        eval_dataset=tokenize(tokenizer, test),
         processing_class=tokenizer,
         data_collator=DataCollatorWithPadding(tokenizer),
         compute_metrics=lambda p: {"accuracy": float((p.predictions.argmax(-1) == p.label_ids).mean())},

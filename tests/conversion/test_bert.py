@@ -131,7 +131,7 @@ def labels_for(ours, inputs):
     return {"labels": torch.randint(0, 2, (len(ids),))}
 
 
-def token_numbers(output, mask):
+def numbers_of_tokens(output, mask):
     """What a model says about real tokens, or about rows."""
     per_token = [output.get(key) for key in ("last_hidden_state", "start_logits", "end_logits")]
     logits = output.get("logits")
@@ -145,8 +145,8 @@ def token_numbers(output, mask):
 def assert_same_numbers(ours, theirs, inputs, atol=1e-5):
     with torch.no_grad():
         found, expected = ours(**inputs), theirs(**inputs)
-    found = token_numbers(found, inputs["attention_mask"])
-    expected = token_numbers(expected, inputs["attention_mask"])
+    found = numbers_of_tokens(found, inputs["attention_mask"])
+    expected = numbers_of_tokens(expected, inputs["attention_mask"])
     assert len(found) == len(expected) > 0
     for values, oracle in zip(found, expected, strict=True):
         torch.testing.assert_close(values, oracle, atol=atol, rtol=1e-5)
@@ -275,7 +275,7 @@ def test_pretraining_checkpoint_serves_the_masked_lm_and_the_pooler(tmp_path):
     torch.testing.assert_close(found, pooled, atol=1e-5, rtol=1e-5)
 
 
-def test_real_checkpoint_gives_berts_numbers_on_real_sentences():
+def test_trained_checkpoint_gives_berts_numbers_on_sentences():
     tokenizer = AutoTokenizer.from_pretrained(minilm())
     texts = ["A gripping, deeply felt film.", "It falls flat, and then it goes on for another hour and a half.", "No."]
     inputs = tokenizer(texts, ["Would you see it again?", "", "Why?"], padding=True, return_tensors="pt")
@@ -389,7 +389,7 @@ def test_pickle_with_a_call_is_refused_and_the_call_is_not_made(tmp_path):
         from_bert(tmp_path)
     assert not marker.exists()
     pickle.loads((tmp_path / "pytorch_model.bin").read_bytes())["x"].close()
-    assert marker.exists()  # the file was a real trap
+    assert marker.exists()  # the file was indeed a trap
 
 
 def test_safetensors_are_preferred_to_a_pickle(tmp_path):
@@ -852,7 +852,7 @@ def test_unknown_override_names_the_nearest(name, nearest, tmp_path):
         from_bert(tmp_path, **{name: "x"})
 
 
-def test_invalid_value_of_an_allowed_override_is_the_configs_error(tmp_path):
+def test_invalid_value_of_an_override_is_the_configs_error(tmp_path):
     save_bert(tmp_path, BertModel)
     with pytest.raises(ValueError, match="classifier_pooling='max'"):
         from_bert(tmp_path, classifier_pooling="max")
@@ -1059,7 +1059,7 @@ def test_tokenizer_is_saved_with_the_length_that_the_positions_allow(tmp_path):
     assert len(back(*["word " * 30] * 2, truncation=True)["input_ids"]) == 16
 
 
-def test_real_checkpoint_survives_export_with_its_tokenizer(tmp_path):
+def test_trained_checkpoint_survives_export_with_its_tokenizer(tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(minilm())
     model = from_bert(minilm())
     to_bert(model, tmp_path, tokenizer)

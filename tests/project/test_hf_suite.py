@@ -124,8 +124,8 @@ def run_theirs(tasks: list[str], tmp_path: Path, *words: str) -> subprocess.Comp
 def test_mixins_that_are_stand_ins_are_named(tmp_path):
     done = run_theirs([*TASKS, "mask_generation"], tmp_path, "-n", "1")
     assert done.returncode == 0, done.stdout + done.stderr
-    left_out, numbers = done.stdout.splitlines()[-3:-1]
-    assert left_out == "not run, as the archive leaves them out: the tests of GenerationTesterMixin"
+    names, numbers = done.stdout.splitlines()[-3:-1]
+    assert names == "not run, as the archive leaves them out: the tests of GenerationTesterMixin"
     assert numbers == f"passed {6 * len(TASKS)}, skipped by them 0, skipped by us 0, failed 0"
     assert "Other" not in done.stdout
 

@@ -511,7 +511,7 @@ def test_folder_has_to_hold_the_code(folder):
     assert "has no auto_map" in refusal(folder)
 
 
-def test_tokenizer_is_wanted_unless_it_is_said_otherwise(folder, monkeypatch):
+def test_tokenizer_is_wanted_unless_no_tokenizer_is_given(folder, monkeypatch):
     seen = []
     report = {**REPORT, "max_length": None}
     monkeypatch.setattr(pushing, "check_as_stranger", lambda *_, with_tokenizer: seen.append(with_tokenizer) or report)
