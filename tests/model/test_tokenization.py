@@ -448,7 +448,7 @@ def test_a_vocabulary_that_is_not_utf8_is_refused(tmp_path):
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "byte-order-mark"])
-def test_line_ends_and_a_byte_order_mark_are_no_part_of_an_entry(end, mark, tmp_path):
+def test_a_line_break_and_a_byte_order_mark_are_no_part_of_an_entry(end, mark, tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(mark + end.join([*SPECIAL_TOKENS, "gut", "schön"]).encode("utf-8"))
     tokenizer = load_tokenizer(path, strip_accents=False)
