@@ -16,17 +16,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.hub import STRANGER, digest
-from helpers.models import (
-    HEADS,
-    MODELS,
-    NON_DEFAULT,
-    make_inputs,
-    make_labels,
-    make_model,
-    run_process,
-    short_name,
-    tiny_config,
-)
+from helpers.models import HEADS, MODELS, NON_DEFAULT, make_inputs, make_labels, make_model, short_name, tiny_config
+from helpers.processes import run_process
 
 import plainformer
 from plainformer import PlainformerConfig, PlainformerForSequenceClassification
