@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers.axes import paired
+from helpers.hub import STRANGER
 from helpers.models import assert_same, make_model, tiny_config
 from helpers.processes import run_process
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -20,14 +21,10 @@ from transformers import DataCollatorWithFlattening
 from plainformer import PlainformerModel, encode, train_tokenizer
 from plainformer.positions_plainformer import POSITION_KINDS
 
-ROOT = Path(__file__).parents[2]
-
 TEXTS = ["time flies", "fruit flies like a banana", "an arrow", "time flies like an arrow and fruit like a banana"]
-STRANGER = """
-import sys
-from load_as_stranger import NoPlainformer
-sys.meta_path.insert(0, NoPlainformer)
-
+TRAIN_AS_STRANGER = (
+    STRANGER
+    + """
 import json, torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
@@ -46,6 +43,7 @@ trained = again.encode(texts, convert_to_tensor=True)
 assert torch.equal(trained, model.encode(texts, convert_to_tensor=True))
 torch.save((vectors, trained), output + "/vectors.pt")
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +104,7 @@ def test_a_stranger_opens_and_trains_what_was_saved(tokenizer, tmp_path):
     model = SentenceTransformer(save(tmp_path / "model", tokenizer), trust_remote_code=False, device="cpu")
     model.save_pretrained(os.fspath(tmp_path / "saved"))
     environment = {**os.environ, "HF_MODULES_CACHE": os.fspath(tmp_path / "modules")}
-    environment["PYTHONPATH"] = os.fspath(ROOT / "scripts")
-    command = [sys.executable, "-c", STRANGER, tmp_path / "saved", json.dumps(TEXTS), tmp_path]
+    command = [sys.executable, "-c", TRAIN_AS_STRANGER, tmp_path / "saved", json.dumps(TEXTS), tmp_path]
     done = run_process(command, env=environment)
     assert done.returncode == 0, done.stderr
     opened, trained = torch.load(tmp_path / "vectors.pt", weights_only=True)
