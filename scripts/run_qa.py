@@ -176,6 +176,7 @@ def as_answers(value: Any) -> list[tuple[str, int]] | None:
 
 
 def _check_starts(rows: Dataset, split: str, data_args: QuestionArguments, column: str, context: str) -> None:
+    """Raise a DataError where an answer does not stand in its text where `answer_start` says."""
     wrong, first = [], ""
     for row, (value, text) in enumerate(zip(rows[column], rows[context], strict=True)):
         for answer, start in as_answers(value):
@@ -189,6 +190,7 @@ def _check_starts(rows: Dataset, split: str, data_args: QuestionArguments, colum
 
 
 def _explain_start(name: str, text: str, answer: str, start: int) -> str:
+    """Where an answer should stand, what stands there instead, and what to do."""
     found = text[start : start + len(answer)] if start >= 0 else ""
     starts = [match.start() for match in re.finditer(re.escape(answer), text)]
     if starts:
@@ -212,12 +214,9 @@ def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTr
             "one, or larger windows."
         )
 
-    def count(rows: dict[str, list]) -> list[int]:
-        ids = tokenizer(rows[column], add_special_tokens=False, verbose=False)["input_ids"]
-        return [len(tokens) for tokens in ids]
-
     for split, rows in data.items():
-        counts = [number for batch in rows.select_columns(column).iter(1000) for number in count(batch)]
+        questions = tokenizer(list(rows[column]), add_special_tokens=False, verbose=False)["input_ids"]
+        counts = list(map(len, questions))
         wrong = [row for row, number in enumerate(counts) if number > room]
         if wrong:
             problem = (

@@ -229,11 +229,8 @@ def cut(data: DatasetDict, data_args: DataArguments, seed: int, same: Iterable[s
     data = DatasetDict(data)
     if is_cut_off(data_args) and "train" in data:
         data["train"], data["validation"] = _cut_off(data["train"], data_args, seed, list(same))
-    most = {
-        "train": data_args.max_train_samples,
-        "validation": data_args.max_eval_samples,
-        "test": data_args.max_predict_samples,
-    }
+    samples = (data_args.max_train_samples, data_args.max_eval_samples, data_args.max_predict_samples)
+    most = dict(zip(SPLITS, samples, strict=True))
     for split, rows in data.items():
         if most[split] is not None and most[split] < len(rows):
             drawn = random.Random(seed).sample(range(len(rows)), most[split]) if split != "test" else range(most[split])

@@ -3,6 +3,7 @@
 import csv
 import functools
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -407,17 +408,15 @@ def test_resume_continues_bit_for_bit(run, straight, tmp_path, monkeypatch, caps
 
 def test_resume_after_sigkill(run, straight, tmp_path):
     plan = plan_of("mid-epoch", tmp_path)
-    code = (
-        "import os, pytest, signal, sys; sys.path[:0] = sys.argv[1:3]\n"
-        "from helpers.recipes import fail_at; from run_classification import main\n"
-        "fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL)); main(sys.argv[3:])"
-    )
-    always = ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "out", "--max_seq_length", 16]
-    words = [*always, "--disable_tqdm", "true", "--use_cpu", "true", *plan]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", code, ROOT / "tests", ROOT / "scripts", *words]
-    killed = subprocess.run([str(word) for word in command], env=env, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    def run_and_die() -> None:
+        fail_at(pytest.MonkeyPatch(), 10, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        run(*plan)
+
+    process = multiprocessing.get_context("fork").Process(target=run_and_die)
+    process.start()
+    process.join(timeout=300)
+    assert process.exitcode == -signal.SIGKILL
     run(*plan, "--resume_from_checkpoint", "true")
     assert_same_run(tmp_path / "out", straight("mid-epoch"))
 
