@@ -54,27 +54,27 @@ def attention_by_hand(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | 
     return context, weights
 
 
-def make_mask(kind: str) -> tuple[Tensor | None, Tensor | None]:
+def make_mask(name: str) -> tuple[Tensor | None, Tensor | None]:
     """A mask for 2 rows of 5 tokens and 2 heads as a model takes it, and the scores [2, 2, 5, 5] that it adds."""
     shape = (2, 2, 5, 5)
     masked = torch.zeros(shape, dtype=torch.bool)
-    if kind == "none":
+    if name == "no mask":
         return None, None
-    if kind == "padding":
+    if name == "padding":
         mask = torch.tensor([[1, 1, 1, 0, 0], [0, 1, 0, 1, 1]])
         return mask, torch.zeros(shape).masked_fill(mask[:, None, None, :] == 0, -torch.inf)
-    if kind == "distance":  # finite biases, as in ALiBi
+    if name == "distance":  # finite biases, as in ALiBi
         place = torch.arange(5)
         bias = -0.5 * (place[:, None] - place).abs().float()
         return bias.expand(2, 1, 5, 5), bias.expand(shape)
-    if kind == "rows":
+    if name == "rows":
         masked = torch.ones(2, 5, 5).triu(1).bool()
-        masked[1, 2] = True  # the third query of the second row may attend to nobody
+        masked[1, 2] = True  # the third query of the second row is fully masked
         return ~masked, torch.zeros(shape).masked_fill(masked[:, None], -torch.inf)
     masked = torch.rand(shape) < 0.4
-    masked[0, 1, 3] = True  # nobody, in one of the heads
+    masked[0, 1, 3] = True  # fully masked in one of the heads
     bias = torch.randn(shape).masked_fill(masked, -torch.inf)
-    return (~masked, torch.zeros(shape).masked_fill(masked, -torch.inf)) if kind == "heads" else (bias, bias)
+    return (~masked, torch.zeros(shape).masked_fill(masked, -torch.inf)) if name == "heads" else (bias, bias)
 
 
 def watch(attention: nn.Module, run) -> tuple[Tensor, Tensor]:
@@ -92,7 +92,7 @@ def heads_of(attention: nn.Module, hidden_states: Tensor) -> list[Tensor]:
     return [projection(hidden_states).view(2, 5, 2, 16).transpose(1, 2) for projection in projections]
 
 
-@pytest.mark.parametrize("name", ["none", "padding", "rows", "heads", "distance", "additive"])
+@pytest.mark.parametrize("name", ["no mask", "padding", "rows", "heads", "distance", "additive"])
 def test_attention_by_hand(kernel, name):
     """The module as the encoder calls it, gradients of its input and of every weight included."""
     model = make_model(PlainformerModel, attn_implementation=kernel, unpad_inputs=False)
@@ -143,7 +143,7 @@ def test_odd_sizes(subject):
 
 
 def some_pairs() -> Tensor:
-    """Who may attend to whom, bool [3, 8, 8]; in two places nobody."""
+    """Who attends to whom, bool [3, 8, 8]; two queries are fully masked."""
     pairs = torch.rand(3, 8, 8) < 0.6
     pairs[0, 2] = pairs[2, 7] = False
     return pairs
@@ -164,7 +164,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_of_a_mask_agree(setting, form):
-    """Each against the weights of attention: none where it is forbidden, the rest sums to 1, nobody attends to 0."""
+    """Each against the weights of attention: 0 where it is masked, the rest sums to 1; fully masked rows are 0."""
     model = make_model(PlainformerModel, **setting)
     inputs, pairs = make_inputs(PlainformerModel, 3), some_pairs()
     branches = []
