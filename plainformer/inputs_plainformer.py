@@ -192,8 +192,11 @@ def ask_lengths(
 ) -> tuple[Question | None, Question | None]:
     """Ask for the number of sequences, and for the number of tokens of each; None where the shape tells them."""
     if sequence_ids is not None:
-        return questions.ask(sequence_ids.amax() + 1), questions.ask(count_tokens(token_mask, sequence_ids))
-    return None, None if token_mask is None else questions.ask(token_mask.sum(dim=1))
+        return (
+            questions.ask(lambda: sequence_ids.amax() + 1),
+            questions.ask(lambda: count_tokens(token_mask, sequence_ids)),
+        )
+    return None, None if token_mask is None else questions.ask(lambda: token_mask.sum(dim=1))
 
 
 def settle_sequences(batch: Batch, num_sequences: list[int] | None, boundaries: Tensor | None) -> None:
@@ -227,7 +230,7 @@ def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Question
                 "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
             )
 
-    questions.ask(position_ids.amax() + 1, check, otherwise=[position_ids.shape[1]])
+    questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[position_ids.shape[1]])
 
 
 def read_ids(
@@ -261,7 +264,7 @@ def read_ids(
             )
 
     if size is not None and ids.numel():
-        questions.ask(torch.stack(ids.aminmax()), check)
+        questions.ask(lambda: torch.stack(ids.aminmax()), check)
     return ids
 
 
@@ -296,8 +299,10 @@ def read_labels(
                 "vocab_size), or mend the label."
             )
 
-    low_and_high = labels.masked_fill(~labelled, 0).aminmax()
-    return labels, questions.ask(torch.stack((labelled.sum(), *low_and_high)), check)
+    def count() -> Tensor:
+        return torch.stack((labelled.sum(), *labels.masked_fill(~labelled, 0).aminmax()))
+
+    return labels, questions.ask(count, check)
 
 
 def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
@@ -315,21 +320,26 @@ def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
 def _check_zero_one(mask: Tensor, questions: Questions) -> None:
     if mask.dtype == torch.bool:
         return
-    is_odd = (mask != 0) & (mask != 1)
+
+    def is_odd() -> Tensor:
+        return (mask != 0) & (mask != 1)
 
     def check(values: list[int]) -> None:
         if values[0]:
             raise ValueError(
-                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd][0].item()}, but takes 1 for a token "
-                "and 0 for padding. Scores to add go into a float mask with 3 or 4 dimensions; several sequences in "
-                "one row are told apart by position_ids."
+                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes 1 for a "
+                "token and 0 for padding. Scores to add go into a float mask with 3 or 4 dimensions; several "
+                "sequences in one row are told apart by position_ids."
             )
 
-    questions.ask(is_odd.sum(), check)
+    questions.ask(lambda: is_odd().sum(), check)
 
 
 def _check_additive(mask: Tensor, questions: Questions) -> None:
-    is_one = mask == 1
+
+    def look() -> Tensor:
+        is_one = mask == 1
+        return torch.stack((is_one.any(), (is_one | (mask == 0)).all()))
 
     def check(values: list[int]) -> None:
         has_ones, is_zero_one = values
@@ -340,4 +350,4 @@ def _check_additive(mask: Tensor, questions: Questions) -> None:
                 "torch.finfo(mask.dtype).min for an additive mask."
             )
 
-    questions.ask(torch.stack((is_one.any(), (is_one | (mask == 0)).all())), check)
+    questions.ask(look, check)

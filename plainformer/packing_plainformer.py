@@ -150,6 +150,6 @@ def _ids_from_boundaries(
                 f"{shape[1]} tokens: both must be the same, rise from 0 and end at {shape[1]}."
             )
 
-    questions.ask(torch.cat((query, key)), check)
+    questions.ask(lambda: torch.cat((query, key)), check)
     place = torch.arange(shape[1], device=query.device, dtype=query.dtype)
     return torch.searchsorted(query[1:].contiguous(), place, right=True)[None]  # [1, L]

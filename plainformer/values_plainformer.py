@@ -44,13 +44,13 @@ class Question:
     """Integers that a check wants to know.
 
     Attributes:
-        asked: the integers, [n].
+        compute: gives the integers, [...]. It is not called while a graph is captured, so no check is in the graph.
         check: called with the answer; it may raise.
         otherwise: what the check sees where the values cannot be read; None: it is left out there.
         answer: their values; None before they were read, and where they cannot be.
     """
 
-    asked: Tensor
+    compute: Callable[[], Tensor]
     check: Callable[[list[int]], None] | None
     otherwise: list[int] | None
     answer: list[int] | None = None
@@ -64,30 +64,32 @@ class Questions:
 
     def ask(
         self,
-        asked: Tensor,
+        compute: Callable[[], Tensor],
         check: Callable[[list[int]], None] | None = None,
         otherwise: list[int] | None = None,
     ) -> Question:
-        """Ask for integers [...]; `check` sees their values once they are read."""
-        question = Question(asked.flatten().long(), check, otherwise)
+        """Ask for the integers that `compute` gives; `check` sees their values once they are read."""
+        question = Question(compute, check, otherwise)
         self.questions.append(question)
         return question
 
     def read(self) -> None:
         """Answer all questions, then run their checks in the order of asking."""
-        if not self.questions:
-            return
-        device = self.questions[0].asked.device
-        together = read_values(torch.cat([question.asked.to(device) for question in self.questions]))
-        for question in self.questions:
-            if together is None:  # one that cannot be read does not keep the others from being read
-                question.answer = read_values(question.asked)
-            else:
-                question.answer, together = together[: len(question.asked)], together[len(question.asked) :]
+        if self.questions and not is_captured():
+            self.answer([question.compute().flatten().long() for question in self.questions])
         for question in self.questions:
             seen = question.otherwise if question.answer is None else question.answer
             if question.check is not None and seen is not None:
                 question.check(seen)
+
+    def answer(self, asked: list[Tensor]) -> None:
+        """Read the integers [n] of each question. One that cannot be read does not keep the others from being read."""
+        together = read_values(torch.cat([one.to(asked[0].device) for one in asked]))
+        for question, one in zip(self.questions, asked, strict=True):
+            if together is None:
+                question.answer = read_values(one)
+            else:
+                question.answer, together = together[: len(one)], together[len(one) :]
 
 
 def refuse_other_than_tensors(**named: Any) -> None:

@@ -137,8 +137,8 @@ def test_packed_rows_need_no_further_read(packing):
 
 def test_questions_are_answered_in_order_and_checked():
     questions, seen = Questions(), []
-    first = questions.ask(torch.tensor([3, 1]), seen.append)
-    second = questions.ask(torch.tensor(True))
+    first = questions.ask(lambda: torch.tensor([3, 1]), seen.append)
+    second = questions.ask(lambda: torch.tensor(True))
     assert first.answer is None
     questions.read()
     assert first.answer == [3, 1] and second.answer == [1] and seen == [[3, 1]]
@@ -149,9 +149,9 @@ def test_a_question_that_cannot_be_answered_leaves_the_others():
 
     def ask(mapped: torch.Tensor) -> torch.Tensor:
         questions = Questions()
-        known = questions.ask(torch.tensor(4), seen.append)
-        unknown = questions.ask(mapped, seen.append)
-        doubtful = questions.ask(mapped, seen.append, otherwise=[9])
+        known = questions.ask(lambda: torch.tensor(4), seen.append)
+        unknown = questions.ask(lambda: mapped, seen.append)
+        doubtful = questions.ask(lambda: mapped, seen.append, otherwise=[9])
         questions.read()
         assert (known.answer, unknown.answer, doubtful.answer) == ([4], None, None)
         return mapped
