@@ -7,6 +7,8 @@ from transformers import PretrainedConfig, TrainingArguments
 from .arguments import ModelArguments
 from .errors import RecipeError
 
+NEVER_TRAINED = "was never trained for this ({}): train it first, with --train_file."
+
 
 def checkpoint_config(model_args: ModelArguments) -> dict[str, Any]:
     """What `config.json` of --model_name_or_path says."""
@@ -22,12 +24,10 @@ def check_trained(model_args: ModelArguments, training_args: TrainingArguments, 
     """A run that does not train needs a checkpoint of its own task: the outputs of another head would be noise."""
     if training_args.do_train:
         return
-    needed, trained_as = head_name(model_class.__name__), head_of(checkpoint_config(model_args))
-    if trained_as != needed and (needed, trained_as) != ("ForMaskedLM", "ForPreTraining"):
-        raise RecipeError(
-            f"--model_name_or_path {model_args.model_name_or_path} was never trained for this (it is a "
-            f"{trained_as or 'model without a head'}, and a {needed} is needed): train it first, with --train_file."
-        )
+    needed, found = head_name(model_class.__name__), head_of(checkpoint_config(model_args))
+    if found != needed and (needed, found) != ("ForMaskedLM", "ForPreTraining"):
+        problem = f"it is a {found or 'model without a head'}, and a {needed} is needed"
+        raise RecipeError(f"--model_name_or_path {model_args.model_name_or_path} {NEVER_TRAINED.format(problem)}")
 
 
 def head_of(config: dict[str, Any]) -> str:
@@ -36,7 +36,7 @@ def head_of(config: dict[str, Any]) -> str:
 
 
 def head_name(class_name: str) -> str:
-    """The part of a class's name that says which head it has: "ForMaskedLM", ..., or "" for none."""
+    """The part of a class's name that says which head it has."""
     return class_name[class_name.find("For") :] if "For" in class_name else ""
 
 
@@ -44,8 +44,6 @@ def trained_labels(model_args: ModelArguments) -> list[str]:
     """The class names of --model_name_or_path, in the order of their ids, for a run that does not train."""
     label2id = checkpoint_config(model_args).get("label2id")
     if not label2id:
-        raise RecipeError(
-            f"--model_name_or_path {model_args.model_name_or_path} was never trained for classes (its config names "
-            "none): train it first, with --train_file."
-        )
+        problem = "its config names no classes"
+        raise RecipeError(f"--model_name_or_path {model_args.model_name_or_path} {NEVER_TRAINED.format(problem)}")
     return sorted(label2id, key=label2id.get)

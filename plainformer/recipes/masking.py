@@ -17,6 +17,7 @@ import importlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from itertools import accumulate, pairwise
 from multiprocessing.sharedctypes import RawValue
 
 import numpy as np
@@ -46,13 +47,10 @@ def load_segmenter(name: str) -> Segmenter:
     if not module_name or not function_name:
         raise RecipeError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
     try:
-        module = importlib.import_module(module_name)
+        segment = getattr(importlib.import_module(module_name), function_name, None)
     except ImportError as error:
-        raise RecipeError(
-            f"--segmenter {name!r}: {error}. Install it (pip install {module_name.split('.')[0]}), or put the folder "
-            "of your module on PYTHONPATH."
-        ) from error
-    segment = getattr(module, function_name, None)
+        remedy = f"Install it (pip install {module_name.split('.')[0]}), or put its folder on PYTHONPATH."
+        raise RecipeError(f"--segmenter {name!r}: {error}. {remedy}") from error
     if not callable(segment):
         raise RecipeError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
     return segment
@@ -67,13 +65,18 @@ def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment
     Returns:
         input_ids, and word_ids: numbers that rise from 0 along a text, `NO_WORD` for special tokens.
     """
-    options = {"return_attention_mask": False, "return_token_type_ids": False}
     # It is not verbose: it would warn of texts longer than the model, which `pack` cuts.
-    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
+    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     word_ids = []
-    for number, text in enumerate(texts):
-        owner = words_of_characters(text, segment) if segment else None
-        word_ids.append(words_of_tokens(text, encoded["offset_mapping"][number], encoded.word_ids(number), owner))
+    for text, spans, encoding in zip(texts, encoded["offset_mapping"], encoded.encodings, strict=True):
+        if segment:
+            owner = words_of_characters(text, segment)
+            words = [owner[start] for start, _ in spans[1:-1]]
+        else:  # around characters of such scripts the tokenizer splits or not, so that each token is a word there
+            tokens = enumerate(zip(spans, encoding.word_ids, strict=True))
+            words = [("token", i) if IS_UNSPACED.search(text, *span) else word for i, (span, word) in tokens][1:-1]
+        rising = accumulate((word != before for before, word in pairwise([None, *words])), initial=-1)
+        word_ids.append([NO_WORD, *list(rising)[1:], NO_WORD])
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 
@@ -96,33 +99,6 @@ def words_of_characters(text: str, segment: Segmenter) -> list[int]:
     return owner
 
 
-def words_of_tokens(
-    text: str, spans: list[tuple[int, int]], spaced: list[int | None], owner: list[int] | None
-) -> list[int]:
-    """The word each token belongs to, numbered along the text.
-
-    Args:
-        spans: first character of each token, and one past its last.
-        spaced: the tokenizer's own word number of each token, None for special tokens.
-        owner: the word of each character, from a segmenter; None without one.
-    """
-    word_ids, last, number = [], None, -1
-    for token, ((start, end), word) in enumerate(zip(spans, spaced, strict=True)):
-        if word is None:
-            word_ids.append(NO_WORD)
-            continue
-        if owner is not None:
-            now = owner[start]
-        elif IS_UNSPACED.search(text, start, end):
-            now = ("token", token)  # equal to no other: the tokenizer may or may not split around such characters
-        else:
-            now = ("word", word)
-        number += now != last
-        last = now
-        word_ids.append(number)
-    return word_ids
-
-
 # Rows
 
 
@@ -132,43 +108,28 @@ def check_row_length(row_length: int) -> None:
         raise RecipeError(f"--max_seq_length {row_length}: a row needs room for [CLS], a token and [SEP]: 3 or more.")
 
 
-def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
-    """Rows of their own for each document.
+def cut_apart(documents: Columns, row_length: int) -> Columns:
+    """Rows of their own for each document, from the columns of `tokenize_texts`; not padded.
 
     A document longer than a row is cut into pieces that have its first and its last token, [CLS] and [SEP], each. One
     without any other token is left out.
-
-    Args:
-        documents: token ids, with [CLS] in front and [SEP] at the end.
-        row_length: the most tokens of a row.
-        word_ids: as `tokenize_texts` gives them.
-
-    Returns:
-        input_ids of each row, not padded; and word_ids, if they were given.
-
-    Raises:
-        RecipeError: `row_length` leaves no room for a token between [CLS] and [SEP].
     """
     check_row_length(row_length)
-    columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
-    pieces: Columns = {name: [] for name in columns}
-    for name, values in columns.items():
+    pieces: Columns = {name: [] for name in documents}
+    for name, values in documents.items():
         for first, *inside, last in values:
             for start in range(0, len(inside), row_length - 2):
                 pieces[name].append([first, *inside[start : start + row_length - 2], last])
     return pieces
 
 
-def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
+def pack(documents: Columns, row_length: int) -> Columns:
     """The pieces of `cut_apart` side by side in rows of at most `row_length` tokens, as full as they get.
 
-    Positions start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so that none
-    attends to another. Rows come in the order of their first pieces, and the same documents give the same rows.
-
-    Returns:
-        input_ids and position_ids of each row, not padded; and word_ids, distinct within a row, if they were given.
+    Positions (`position_ids`) start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so
+    that none attends to another. Rows come in the order of their first pieces, and the same documents give the same.
     """
-    pieces = cut_apart(documents, row_length, word_ids)
+    pieces = cut_apart(documents, row_length)
     pieces["position_ids"] = [list(range(len(ids))) for ids in pieces["input_ids"]]
     rows: Columns = {name: [] for name in pieces}
     for chosen in fill_rows(list(map(len, pieces["input_ids"])), row_length):
@@ -248,7 +209,6 @@ class MaskingCollator:
     does not take, so that it needs `remove_unused_columns=False`; and the clock among its callbacks.
 
     Args:
-        tokenizer: for the ids of [MASK], of padding and of the other special tokens.
         mlm_probability: the fraction of tokens to predict, in expectation.
         seed: another seed, other masks.
         clock: where the epoch is read; None: it is always 0.
@@ -262,21 +222,18 @@ class MaskingCollator:
         clock: EpochClock | None = None,
     ) -> None:
         check_probability(mlm_probability)
-        if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-            raise RecipeError(
-                "the tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
-            )
         self.mlm_probability, self.seed, self.clock = mlm_probability, seed, clock
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        if self.mask_id is None or self.pad_id is None:
+            raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")
         self.special_ids = np.array(sorted(tokenizer.all_special_ids))
         self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)
-        lengths = [len(row["input_ids"]) for row in rows]
         return {
             "input_ids": pad(masked, self.pad_id),
-            "attention_mask": pad(([1] * length for length in lengths), 0),
+            "attention_mask": pad(map(np.ones_like, masked), 0),
             "position_ids": pad((row.get("position_ids", range(len(row["input_ids"]))) for row in rows), 0),
             "labels": pad(labels, IGNORE_INDEX),
         }
@@ -304,9 +261,8 @@ class MaskingCollator:
 def choose(words: np.ndarray, mlm_probability: float, generator: np.random.Generator) -> np.ndarray:
     """Whole words in random order until the fraction `mlm_probability` of the tokens is chosen: a mask, bool [N].
 
-    The word that would go beyond is taken with such a probability that the fraction is met in expectation, exactly and
-    for any lengths: always to leave it out would mask less, and long words too seldom. `words` has the word of each
-    token, [N].
+    `words` has the word of each token, [N]. The word that would go beyond is taken with such a probability that the
+    fraction is met in expectation, for any lengths: never to take it would mask less, and long words too seldom.
     """
     _, word, sizes = np.unique(words, return_inverse=True, return_counts=True)  # [N] and [W]
     order = generator.permutation(len(sizes))  # [W]
