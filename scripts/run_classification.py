@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from scipy.special import expit, softmax
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForSequenceClassification
 from plainformer.recipes import columns
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args, refuse_label_smoothing
-from plainformer.recipes.checkpoints import checkpoint_config, trained_labels
-from plainformer.recipes.columns import as_labels, read_column
+from plainformer.recipes.columns import as_labels, read_column, to_number
 from plainformer.recipes.errors import DataError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
@@ -62,7 +61,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     if training_args.do_train:
         problem_type, known = find_problem_type(data["train"], data_args, label), None
     else:
-        problem_type, known = checkpoint_config(model_args).get("problem_type") or SINGLE, trained_labels(model_args)
+        problem_type = model_args.checkpoint_config().get("problem_type") or SINGLE
+        known = model_args.trained_labels()
     data = drop_missing_labels(data, label, lambda value: not as_labels(value), run, some_may_be=problem_type == MULTI)
     check_labels(data, data_args, label, problem_type)
     names = columns.label_names(data, data_args, label, known) if problem_type != REGRESSION else None
@@ -78,13 +78,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model = load_model(run, tokenizer, names, **fields)
 
     # 5. Token ids, and labels as the model takes them
-    inputs = map_splits(data, make_tokenize(tokenizer, data_args, texts, label, model), run)
+    inputs = map_splits(data, make_tokenize(tokenizer, data_args.max_seq_length, texts, label, model), run)
     inputs = {split: report_truncation(rows, split, run) for split, rows in inputs.items()}
 
     # 6. Train, evaluate and predict
     measures = dict.fromkeys(inputs, CLASSIFICATION_SCORES[problem_type])
-    collator = DataCollatorWithPadding(tokenizer)
-    metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures, data_collator=collator)
+    metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
     # 7. Write the predictions
     if logits is not None:
@@ -128,15 +127,6 @@ def find_problem_type(train: Dataset, data_args: ClassificationArguments, label:
     return REGRESSION if numbers and None not in numbers and with_point else SINGLE
 
 
-def to_number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if np.isfinite(number) else None
-
-
 def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: str, problem_type: str) -> None:
     """Raise a DataError for a list of labels where there is one class each, and for what regression cannot learn."""
     if problem_type == SINGLE:
@@ -150,15 +140,11 @@ def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: s
 
 
 def make_tokenize(
-    tokenizer: PreTrainedTokenizerBase,
-    data_args: ClassificationArguments,
-    texts: list[str],
-    label: str,
-    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase, length: int, texts: list[str], label: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
     """The function from rows, in columns, to what the model takes, and whether a text was cut (`is_cut`)."""
     # The function is a key of the cache: it should hold nothing but what its result depends on.
-    label2id, problem_type, length = model.config.label2id, model.config.problem_type, data_args.max_seq_length
+    label2id, problem_type = model.config.label2id, model.config.problem_type
 
     def to_target(value: Any) -> int | float | list[float]:
         if problem_type == REGRESSION:

@@ -24,7 +24,6 @@ from transformers import DataCollatorForTokenClassification, EvalPrediction, Pre
 from plainformer import PlainformerForTokenClassification
 from plainformer.recipes import metrics
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
-from plainformer.recipes.checkpoints import trained_labels
 from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
 from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
-    names = label_names(data, data_args, tags, None if training_args.do_train else trained_labels(model_args))
+    names = label_names(data, data_args, tags, None if training_args.do_train else model_args.trained_labels())
     each, of_entities = data_args.return_entity_level_metrics, metrics.are_entity_tags(names)
     choose_metric(data_args, training_args, metrics.tag_metric_names(names, each))
     run.say(f"{'entities' if of_entities else 'tags, each by itself'}: {', '.join(names[:20])}")
@@ -93,9 +92,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return figures
 
 
-# 2. Data
-
-
 def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
     """The names of the columns of words and of tags. The test data may come without tags."""
     words = find_column(data, data_args, "text_column_name", WORD_COLUMNS)
@@ -124,20 +120,12 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     check_rows(data, data_args, [words, tags], do_not_match, problem)
 
 
-# 4. Tokenizer
-
-
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a RecipeError for a tokenizer that cannot say which word a piece is of. Padding goes to the right."""
     if not tokenizer.is_fast:
         problem = f"{type(tokenizer).__name__} cannot say which word a piece is of"
-        raise RecipeError(
-            f"{problem}: give a fast tokenizer (with a tokenizer.json), or a vocab.txt (--tokenizer_name)."
-        )
+        raise RecipeError(f"{problem}: give a fast tokenizer (tokenizer.json), or a vocab.txt, as --tokenizer_name.")
     tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
-
-
-# 5. Token ids
 
 
 def make_tokenize(
@@ -145,7 +133,7 @@ def make_tokenize(
 ) -> Callable[[dict], dict]:
     """The function from sentences, in columns, to model inputs and `word_starts`: the index of each word's first piece.
 
-    The label of a word is that of its first piece; with --label_all_tokens its other pieces have labels too.
+    That piece has the word's label; with --label_all_tokens the others have labels too.
     """
     # The functions are a key of the cache: they should hold nothing but what their result depends on.
     label2id, all_tokens, length = model.config.label2id, data_args.label_all_tokens, data_args.max_seq_length
@@ -172,15 +160,10 @@ def make_tokenize(
 
 def first_pieces(encoding: Encoding, count: int) -> list[int]:
     """The index of the first piece of each of `count` words; VANISHED or CUT for a word that has none."""
-    starts = [VANISHED] * count
-    for part in encoding.overflowing:
-        for word in part.word_ids:
-            if word is not None:
-                starts[word] = CUT
-    for index, word in reversed(list(enumerate(encoding.word_ids))):
-        if word is not None:
-            starts[word] = index
-    return starts
+    starts = dict.fromkeys(range(count), VANISHED)
+    starts |= {word: CUT for part in encoding.overflowing for word in part.word_ids}
+    starts |= {word: index for index, word in reversed(list(enumerate(encoding.word_ids)))}
+    return [starts[word] for word in range(count)]
 
 
 def continue_tag(tag: str, known: Iterable[str]) -> str:
@@ -211,20 +194,13 @@ def report_unseen(sentences: Iterable[list[str]], starts: Iterable[list[int]], s
         run.say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}")
 
 
-# 6. and 7. Measure and write
-
-
 def best_tags(logits: Tensor, labels: Tensor) -> Tensor:
     """What is gathered for the metrics: a number per token, instead of one for every tag."""
     return logits.argmax(-1)
 
 
 def make_measure(model: PreTrainedModel, tags: Iterable[Any], starts: Iterable[list[int]], each: bool) -> Measure:
-    """The metrics of one split, over all words that are in it.
-
-    The labels that Trainer passes on are those of the words that the model saw. So both sides are words here: the tags
-    of the data, and the model's predictions, read off at the first piece of each word.
-    """
+    """The metrics of one split, over all its words; Trainer passes on the labels of those alone that the model saw."""
     names = list(model.config.label2id)
 
     def measure(prediction: EvalPrediction) -> dict[str, float]:

@@ -12,6 +12,7 @@ plainformer.recipes.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,12 +21,12 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from scipy.special import softmax
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForQuestionAnswering
 from plainformer.recipes import arguments, columns
 from plainformer.recipes.arguments import DataArguments, flag
-from plainformer.recipes.columns import check_rows, find_column, labelled_splits, where
+from plainformer.recipes.columns import check_rows, find_column, labelled_splits
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
 from plainformer.recipes.models import load_model, load_tokenizer_for
@@ -59,8 +60,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     groups = arguments.parse_args(QuestionArguments, argv, __doc__)
     run = open_run("run_qa", groups, PlainformerForQuestionAnswering)
     _, data_args, training_args = groups
-    arguments.check_at_least(data_args, 1, "n_best_size", "max_answer_length")
-    arguments.check_at_least(data_args, 0, "doc_stride")
+    arguments.check_at_least(data_args, n_best_size=1, max_answer_length=1, doc_stride=0)
     arguments.refuse_label_smoothing(training_args, "question answering")
     with_negative, answers = data_args.version_2_with_negative, data_args.answer_column_name
     names = [*ANSWER_METRICS, *(NEGATIVE_METRICS if with_negative else [])]
@@ -91,8 +91,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 6. Train, evaluate and predict
     measures = {split: make_measure(rows, windows[split], data_args) for split, rows in data.items()}
-    collator = DataCollatorWithPadding(tokenizer)
-    metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures, data_collator=collator)
+    metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
     # 7. Write the predictions
     if logits is not None:
@@ -101,21 +100,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return metrics
 
 
-# Checks
-
-
 def check_ids(data: DatasetDict, data_args: QuestionArguments) -> None:
     """Raise a DataError where two questions of a split have one id: only one of them could be answered."""
     remedy = "Give each question an id of its own."
     for split, rows in data.items():
-        seen: dict[str, int] = {}
-        for row, name in enumerate(ids_of(rows)):
-            if not name.strip():
-                raise DataError(f"{where(data_args, split, row)}: 'id' is empty. {remedy}")
-            if name in seen:
-                problem = f"the id {name!r} is that of {where(data_args, split, seen[name])} too"
-                raise DataError(f"{where(data_args, split, row)}: {problem}. {remedy}")
-            seen[name] = row
+        ids = ids_of(rows)
+        counts = Counter(ids)
+        blank = [row for row, name in enumerate(ids) if not name.strip()]
+        columns.refuse_rows(data_args, split, blank, f"'id' is empty. {remedy}")
+        twice = [row for row, name in enumerate(ids) if counts[name] > 1]
+        first = f"The first is {ids[twice[0]]!r}." if twice else ""
+        columns.refuse_rows(data_args, split, twice, f"'id' is that of another question too. {remedy}", first)
 
 
 def ids_of(rows: Dataset) -> list[str]:
@@ -154,15 +149,12 @@ def as_answers(value: Any) -> list[Answer] | None:
     """
     if value is None:
         return []
-    if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            return None
-        pairs = list(zip(texts, starts, strict=True))
-    elif isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
-        pairs = [(answer.get("text"), answer.get("answer_start")) for answer in value]
-    else:
+    if isinstance(value, list) and all(isinstance(answer, dict) for answer in value):
+        value = {name: [answer.get(name) for answer in value] for name in ("text", "answer_start")}
+    texts, starts = (value.get("text"), value.get("answer_start")) if isinstance(value, dict) else (None, None)
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
         return None
+    pairs = list(zip(texts, starts, strict=True))
     has_types = all(isinstance(text, str) and isinstance(start, int) for text, start in pairs)
     return [(text, start) for text, start in pairs if text.strip()] if has_types else None
 
@@ -196,12 +188,7 @@ def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTr
         columns.refuse_rows(data_args, split, wrong, f"{problem} Change these, or shorten the questions.")
 
 
-# Windows
-
-
-def make_tokenize(
-    tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments
-) -> Callable[[dict, list[int]], dict]:
+def make_tokenize(tokenizer: PreTrainedTokenizerBase, data_args: QuestionArguments) -> Callable[..., dict]:
     """The function from rows, in columns, with their numbers, to windows: one or more for each row.
 
     A window has what the model takes and, to read an answer off it, `row`, the number of the row that it is of;
@@ -243,9 +230,8 @@ def find_span(
 ) -> tuple[int, int] | None:
     """The indices of the first and the last token of the first of these answers that the window holds as a whole.
 
-    Args:
-        offsets: of the tokens of the text, the first of which has the index `first`.
-        is_first, is_last: whether the text begins, and ends, in this window.
+    `offsets` are of the tokens of the text, from the index `first` on. The text begins in the window `is_first`, and
+    ends in the window `is_last`.
     """
     for answer, start in answers:
         start, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
@@ -260,8 +246,7 @@ def find_span(
 def report_windows(windows: Dataset, rows: Dataset, split: str, run: Run) -> Dataset:
     """Say how many windows there are; for training, leave out those without a label.
 
-    They teach nothing, and without them the mean over a batch is one over labelled rows, as gradient accumulation
-    needs it.
+    They teach nothing, and gradient accumulation needs the mean over a batch to be one over labelled rows.
     """
     length = run.data_args.max_seq_length
     run.say(f"{split}: {len(rows)} questions in {len(windows)} windows of at most {length} tokens")
@@ -279,19 +264,13 @@ def report_windows(windows: Dataset, rows: Dataset, split: str, run: Run) -> Dat
     return windows.select(kept)
 
 
-# Answers
-
-
 def find_answers(
     rows: Dataset, windows: Dataset, logits: tuple[np.ndarray, np.ndarray], data_args: QuestionArguments
 ) -> list[dict[str, Any]]:
     """For each row `text`, the answer, and `nbest`, the best ones over all of its windows with their probabilities.
 
     With --version_2_with_negative the text is empty where no answer is ahead of the best answer by more than
-    --null_score_diff_threshold; `null_odds` is how far it is ahead.
-
-    Args:
-        logits: of start and end, [windows, L] each.
+    --null_score_diff_threshold; `null_odds` is how far it is ahead. `logits` are of start and end, [windows, L] each.
     """
     spans: list[dict[tuple[int, int], Scores]] = [{} for _ in rows]
     nulls = [(np.inf, np.inf)] * len(rows)

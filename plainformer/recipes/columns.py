@@ -1,5 +1,6 @@
 """Finding the columns of a recipe, checking what is in them, and naming the line of the file that is wrong."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -8,10 +9,8 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from .arguments import DataArguments
-from .data_files import file_format, json_layout, read_rows
+from .data_files import file_format, read_rows
 from .errors import DataError
-
-# Naming rows and columns
 
 
 def where(data_args: DataArguments, split: str, row: int) -> str:
@@ -20,9 +19,8 @@ def where(data_args: DataArguments, split: str, row: int) -> str:
     kind = file_format(path, data_args.file_format) if path else "parquet"  # of the Hub, whose data sets have no lines
     if kind == "parquet":
         return f"{source_of(data_args, split)}, row {row + 1}"
-    unit = "record" if kind == "json" and json_layout(path) == "whole" else "line"
-    line, _ = next(islice(read_rows(kind, path), row, None))
-    return f"{path}, {unit} {line}"
+    place, _ = next(islice(read_rows(kind, path), row, None))
+    return f"{path}, {place}"
 
 
 def source_of(data_args: DataArguments, split: str) -> str:
@@ -35,10 +33,8 @@ def find_column(
 ) -> str:
     """The name of a column that every split has, or a DataError with the columns that are there.
 
-    Args:
-        flag: the argument that chooses the column: `"label_column_name"`.
-        usual: without a choice, the first of these that is there.
-        given: one name of an argument that holds several.
+    The argument `flag` chooses it (`given` is one name of an argument that holds several), or else it is the first of
+    the `usual` ones that is there.
     """
     given = given or getattr(data_args, flag)
     for split, rows in data.items():
@@ -76,9 +72,6 @@ def _misspelt(names: Iterable[str], usual: Iterable[str]) -> str:
     return next((f" Is {name!r} meant as {close[0]!r}?" for name, close in pairs if close), "")
 
 
-# Checks
-
-
 def check_rows(
     data: DatasetDict,
     data_args: DataArguments,
@@ -89,8 +82,7 @@ def check_rows(
 ) -> None:
     """Raise a DataError for rows of which `is_wrong(*values of the columns)` holds, all of them counted.
 
-    `problem` completes "3 rows of reviews.csv ...": what is the matter, and what to do. The first are named by line;
-    `explain` says more about the very first.
+    `problem` says what is the matter, and what to do. The first are named by line; `explain` says more about the first.
     """
     for split, rows in data.items():
         if set(columns) <= set(rows.column_names):
@@ -117,49 +109,39 @@ def check_texts(data: DatasetDict, data_args: DataArguments, columns: list[str],
             check_rows(data, data_args, [column], lambda text: not (text and text.strip()), problem)
 
 
-# Labels
-
-
-def label_names(
-    data: DatasetDict, data_args: DataArguments, column: str, known: Iterable[str] | None = None
-) -> list[str]:
-    """The sorted names of all classes in the training data; numbers are sorted as numbers.
+def label_names(data: DatasetDict, data_args: DataArguments, column: str, known: list[str] | None = None) -> list[str]:
+    """The sorted names of all classes in the training data, numbers in their order; or those that are `known` already.
 
     Labels are strings or numbers, one a row or a list of them, which may be empty. The test split may have none.
-
-    Args:
-        known: without training: the classes of the model, which are then the names, in this order.
 
     Raises:
         DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
     """
     problem = f"{column!r} is empty. Label these rows or remove them."
     check_rows(labelled_splits(data), data_args, [column], _lacks_label, problem)
-    if known is not None:
-        names = list(known)
-    else:
-        train = read_column(data["train"], column)
-        names = sorted({name for label in train for name in as_labels(label)}, key=_label_order)
+    names, whose = known, "the model"
+    if known is None:
+        found = {name for label in read_column(data["train"], column) for name in as_labels(label)}
+        names, whose = sorted(found, key=_label_order), "the training data"
+    classes = set(names)
     if len(names) < 2:
         problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}"
         raise DataError(f"{problem}: there is nothing to tell apart. Is it the right column, and the file complete?")
-    _check_known_labels(data, data_args, column, names, "the training data" if known is None else "the model")
+
+    def unknown(label: Any) -> list[str]:
+        return [name for name in as_labels(label) if name not in classes]
+
+    def explain(row: dict) -> str:
+        name = unknown(row[column])[0]
+        return f"The first is {name!r}.{did_you_mean(name, names)}"
+
+    problem = f"{column!r} has labels that {whose} never has, only {', '.join(names[:20])}. Correct or remove them."
+    check_rows(data, data_args, [column], unknown, problem, explain)
     return names
 
 
 def _lacks_label(label: Any) -> bool:
     return any(map(_lacks_label, label)) if isinstance(label, list) else not as_labels(label)
-
-
-def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: list[str], whose: str) -> None:
-    known = set(names)
-    for split, rows in data.items():
-        for row, label in enumerate(read_column(rows, column) if column in rows.features else ()):
-            unknown = next((name for name in as_labels(label) if name not in known), None)
-            if unknown is not None:
-                problem = f"{whose} never has the label {unknown!r} ({column!r}), only {', '.join(names[:20])}."
-                remedy = f"{did_you_mean(unknown, names)} Correct the label, or remove the row."
-                raise DataError(f"{where(data_args, split, row)}: {problem}{remedy}")
 
 
 def as_labels(label: Any) -> list[str]:
@@ -171,7 +153,13 @@ def as_labels(label: Any) -> list[str]:
 
 
 def _label_order(name: str) -> tuple:
+    number = to_number(name)
+    return (number is None, number or 0.0, name)
+
+
+def to_number(value: Any) -> float | None:
+    """A finite number, or None for everything else."""
     try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)
+        return float(value) if math.isfinite(float(value)) else None
+    except (TypeError, ValueError):
+        return None

@@ -1,7 +1,7 @@
 """One reader for each file format, and what is wrong with a file as a DataError that names the line and the remedy.
 
-A reader is a generator of `(place, row)`: the place where the row starts, "line 7" (or "record 7" of a JSON file that is
-no JSON lines), counted from 1, and the row as a dictionary. It stops at the first line that is not right.
+A reader is a generator of `(place, row)`: where the row starts, counted from 1, as "line 7" or "record 7" (of a JSON
+array), and the row as a dictionary. It stops at the first line that is not right.
 """
 
 import csv
@@ -50,8 +50,12 @@ def read_csv(path: str, delimiter: str) -> Rows:
         for cells in reader:
             if header is None:
                 header = _check_header(path, cells)
+            elif len(cells) not in (0, len(header)):
+                fields = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)}"
+                missing = "Fill in what is missing; an empty field needs its delimiter too."
+                remedy = missing if len(cells) < len(header) else "Put a field that holds the delimiter in quotes."
+                raise DataError(f"{path}, line {line}: {fields} ({', '.join(header)}). {remedy}")
             elif cells:
-                _check_width(path, line, cells, header)
                 yield f"line {line}", dict(zip(header, cells, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
@@ -66,15 +70,6 @@ def _check_header(path: str, header: list[str]) -> list[str]:
     return header
 
 
-def _check_width(path: str, line: int, cells: list[str], header: list[str]) -> None:
-    if len(cells) != len(header):
-        found = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)} ({', '.join(header)})"
-        remedy = "Fill in what is missing; an empty field needs its delimiter too."
-        if len(cells) > len(header):
-            remedy = "Put a field that holds the delimiter in double quotes."
-        raise DataError(f"{path}, line {line}: {found}. {remedy}")
-
-
 def read_text(path: str) -> Rows:
     """`{"text": ...}` for every line that is not blank."""
     for line, text in _filled_lines(path):
@@ -84,9 +79,6 @@ def read_text(path: str) -> Rows:
 def count_blank_lines(path: str) -> int:
     """The lines of a text file that `read_text` leaves out."""
     return sum(not text.strip() for _, text in numbered_lines(path))
-
-
-# CoNLL
 
 
 def read_conll(path: str) -> Rows:
@@ -128,9 +120,6 @@ def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
     """
     lines = (text.split() for _, text in _filled_lines(path) if not text.startswith("# ") and "\t" not in text)
     return {(len(columns), columns[-1]) for columns in lines}
-
-
-# JSON
 
 
 def is_json_lines(path: str) -> bool:
@@ -182,8 +171,9 @@ def check_json_lines(path: str) -> None:
             kind = float if isinstance(value, int) and not isinstance(value, bool) else type(value)
             seen, first = types.setdefault(name, (kind, line)) if value is not None else (kind, line)
             if seen is not kind:
-                problem = f"{name!r} is {value!r}, of type {kind.__name__}, but on {first} it is of type {seen.__name__}"
-                raise DataError(f"{path}, {line}: {problem}. Give it one type throughout.")
+                problem = f"{name!r} is {value!r}, of type {kind.__name__}"
+                remedy = f"but on {first} it is of type {seen.__name__}. Give it one type throughout."
+                raise DataError(f"{path}, {line}: {problem}, {remedy}")
 
 
 def _flatten_squad(where: str, article: Row) -> Iterator[Row]:
@@ -201,9 +191,6 @@ def _flatten_squad(where: str, article: Row) -> Iterator[Row]:
             except (KeyError, TypeError, AttributeError) as error:
                 needs = "A question needs id, question and answers (each with text and answer_start), and a context."
                 raise DataError(f"{where}, question {str(question)[:60]}: {error} is missing. {needs}") from error
-
-
-# Lines
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:

@@ -17,6 +17,7 @@ import importlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from multiprocessing.sharedctypes import RawValue
 
@@ -38,9 +39,6 @@ Segmenter = Callable[[str], Iterable[str]]  # text -> its words, in order
 Columns = dict[str, list[list[int]]]  # as `datasets.map(batched=True)` takes and gives them
 
 
-# Words
-
-
 def load_segmenter(name: str) -> Segmenter:
     """The function that `name` stands for: "jieba:lcut", "snownlp.seg:seg", "my_module:my_function"."""
     module_name, _, function_name = name.partition(":")
@@ -59,11 +57,8 @@ def load_segmenter(name: str) -> Segmenter:
 def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment: Segmenter | None = None) -> Columns:
     """Token ids of each text with [CLS] and [SEP], and the word each token belongs to. Nothing is cut off.
 
-    Without a segmenter, a word is what spaces and punctuation leave, with all its `##` pieces, and each Chinese
-    character is a word: only a segmenter knows where Chinese words end.
-
-    Returns:
-        input_ids, and word_ids: numbers that rise from 0 along a text, `NO_WORD` for special tokens.
+    `word_ids` rise from 0 along a text. Without a segmenter, a word is what spaces and punctuation leave, with all its
+    `##` pieces, and each Chinese character is a word: only a segmenter knows where Chinese words end.
     """
     # It is not verbose: it would warn of texts longer than the model, which `pack` cuts.
     encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
@@ -81,25 +76,17 @@ def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment
 
 
 def words_of_characters(text: str, segment: Segmenter) -> list[int]:
-    """The segmenter's word each character belongs to. What it leaves out, such as spaces, is a word of its own.
-
-    Raises:
-        ValueError: the words are not those of the text, in order.
-    """
+    """The segmenter's word each character belongs to. What it leaves out, such as spaces, is a word of its own."""
     owner, position = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
     for number, word in enumerate(segment(text)):
         start = text.find(word, position) if isinstance(word, str) else -1
         if start < 0:
-            raise ValueError(
-                f"The segmenter gave the word {word!r}, which does not stand after character {position} of "
-                f"{text[:60]!r}. It must return the words of the text unchanged and in order, as strings."
-            )
+            problem = f"The segmenter gave the word {word!r}, which does not stand after character {position}"
+            remedy = "It must return the words of the text unchanged and in order, as strings."
+            raise ValueError(f"{problem} of {text[:60]!r}. {remedy}")
         position = start + len(word)
         owner[start:position] = [number] * len(word)
     return owner
-
-
-# Rows
 
 
 def check_row_length(row_length: int) -> None:
@@ -170,14 +157,10 @@ def number_rows(dataset: Dataset, for_evaluation: bool = False) -> Dataset:
     return dataset.add_column("epoch", [0] * len(dataset)) if for_evaluation else dataset
 
 
-# Masks
-
-
 class EpochClock(TrainerCallback):
     """The epoch of a `Trainer`, in memory that the processes which load its data read too.
 
-    A worker that lives through several epochs has a copy of the collator from before the first, and sees the epoch
-    change all the same.
+    A worker that lives through several epochs keeps its first copy of the collator, and sees the epoch change anyway.
     """
 
     def __init__(self) -> None:
@@ -201,28 +184,23 @@ def check_probability(mlm_probability: float) -> None:
         raise RecipeError(f"--mlm_probability {mlm_probability}: give a fraction above 0 and below 1; 0.15 is usual.")
 
 
+@dataclass
 class MaskingCollator:
     """Rows -> a batch for a masked LM: input_ids, attention_mask, position_ids and labels, padded on the right.
 
     A row has `input_ids`, `row` and, as far as they matter, `position_ids` (of `pack`), `word_ids` (whole words are
     masked) and `epoch` (instead of the clock's: see `number_rows`). `Trainer` drops the columns that the model
     does not take, so that it needs `remove_unused_columns=False`; and the clock among its callbacks.
-
-    Args:
-        mlm_probability: the fraction of tokens to predict, in expectation.
-        seed: another seed, other masks.
-        clock: where the epoch is read; None: it is always 0.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        mlm_probability: float = 0.15,
-        seed: int = 0,
-        clock: EpochClock | None = None,
-    ) -> None:
-        check_probability(mlm_probability)
-        self.mlm_probability, self.seed, self.clock = mlm_probability, seed, clock
+    tokenizer: PreTrainedTokenizerFast
+    mlm_probability: float = 0.15  # the fraction of tokens to predict, in expectation
+    seed: int = 0  # another seed, other masks
+    clock: EpochClock | None = None  # where the epoch is read; None: it is always 0
+
+    def __post_init__(self) -> None:
+        check_probability(self.mlm_probability)
+        tokenizer = self.tokenizer
         self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
         if self.mask_id is None or self.pad_id is None:
             raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")

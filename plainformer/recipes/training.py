@@ -30,21 +30,18 @@ class OrderedTrainer(Trainer):
     """A Trainer whose predictions come in the order of the rows, although grouping by length sorts them."""
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        with self._in_order():
-            return super().get_eval_dataloader(eval_dataset)
+        return self._in_order(super().get_eval_dataloader, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        with self._in_order():
-            return super().get_test_dataloader(test_dataset)
+        return self._in_order(super().get_test_dataloader, test_dataset)
 
-    @contextmanager
-    def _in_order(self) -> Iterator[None]:
+    def _in_order(self, make: Callable[[Any], DataLoader], rows: Any) -> DataLoader:
         """The setting has one name in transformers 4 and another in 5."""
         settings = {"group_by_length": False, "train_sampling_strategy": "random"}
         before = {name: getattr(self.args, name) for name in settings if hasattr(self.args, name)}
         vars(self.args).update({name: settings[name] for name in before})
         try:
-            yield
+            return make(rows)
         finally:
             vars(self.args).update(before)
 
@@ -71,12 +68,10 @@ def train_and_evaluate(
     Args:
         inputs: for each split what the model takes.
         measures: for each split that has labels the function from predictions to metrics.
-        callbacks: those of the recipe; what every run needs is added.
         options: further arguments of `Trainer`.
 
     Returns:
-        The metrics of all three, which are in `train_results.json`, `eval_results.json` and `predict_results.json` too;
-        and the predictions for the test split, or None.
+        The metrics of all three, and the predictions for the test split, or None.
     """
     args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
@@ -121,9 +116,6 @@ def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float
     trainer.log_metrics(name, metrics)
     trainer.save_metrics(name, metrics)
     return metrics
-
-
-# The end of the program
 
 
 class Terminated(KeyboardInterrupt):
