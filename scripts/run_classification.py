@@ -6,7 +6,7 @@
 Which of the three it is follows from the labels: lists (or a --label_delimiter) are several labels, numbers with a
 decimal point are regression, all else is one class each. Metrics: accuracy and macro F1; for several labels also micro
 F1; for numbers mean squared error, Pearson's and Spearman's correlation. `predictions.csv` has the predictions for
---test_file. What the steps share with the other recipes is in plainformer.recipes.
+--test_file.
 """
 
 import csv

@@ -7,8 +7,7 @@
 A text file has a document on each line; CSV, JSON and Parquet files have a column of texts. Documents are put side by
 side into full rows, in which none sees another; --line_by_line gives each text rows of its own. A document longer than
 a row is cut into pieces. Metrics: loss, perplexity and accuracy, over the masked tokens only, which are the same in
-every evaluation. The folder that comes out is a checkpoint for --model_name_or_path of all recipes. What the steps
-share with the other recipes is in plainformer.recipes; rows and masks are made in its module masking.
+every evaluation. The folder that comes out is a checkpoint for --model_name_or_path of all recipes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Value
-from datasets import Sequence as ListOf
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
@@ -71,8 +69,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 4. Token ids, then rows. These are filled in one process, so that they do not depend on the number of processes.
     tokens = map_splits(data, make_tokenize(tokenizer, data_args, column), run)
-    options = {"batch_size": AT_ONCE, "num_proc": None, "features": row_features(data_args)}
-    inputs = map_splits(tokens, make_lay_out(data_args), run, **options)
+    arrange = masking.cut_apart if data_args.line_by_line else masking.pack
+    options = {"fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length}, "num_proc": None}
+    inputs = map_splits(tokens, lay_out, run, batch_size=AT_ONCE, features=row_features(data_args), **options)
     inputs = {split: masking.number_rows(rows, for_evaluation=split != "train") for split, rows in inputs.items()}
 
     # 5. Masks, anew in each epoch
@@ -142,15 +141,10 @@ def make_tokenize(tokenizer: PreTrainedTokenizerFast, data_args: MlmArguments, c
     return tokenize
 
 
-def make_lay_out(data_args: MlmArguments) -> Callable[[dict], dict]:
-    """The function from tokenized documents to rows of at most --max_seq_length tokens, and their lengths."""
-    arrange, row_length = masking.cut_apart if data_args.line_by_line else masking.pack, data_args.max_seq_length
-
-    def lay_out(documents: dict[str, list]) -> dict[str, list]:
-        columns = arrange(dict(documents), row_length)
-        return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
-
-    return lay_out
+def lay_out(documents: dict[str, list], arrange: Callable, row_length: int) -> dict[str, list]:
+    """Rows of at most `row_length` tokens, and their lengths, from tokenized documents."""
+    columns = arrange(dict(documents), row_length)
+    return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
 
 
 def row_features(data_args: MlmArguments) -> Features:
@@ -158,7 +152,7 @@ def row_features(data_args: MlmArguments) -> Features:
     names = ["input_ids"]
     names += [] if data_args.line_by_line else ["position_ids"]
     names += ["word_ids"] if data_args.whole_word_masking else []
-    return Features({**{name: ListOf(Value("int32")) for name in names}, "length": Value("int64")})
+    return Features({**{name: [Value("int32")] for name in names}, "length": Value("int64")})
 
 
 def report_rows(rows: Dataset, split: str, documents: int, collator: masking.MaskingCollator, run: Run) -> None:
@@ -170,10 +164,8 @@ def report_rows(rows: Dataset, split: str, documents: int, collator: masking.Mas
         problem = f"{split}: no token to predict in {documents:,} texts: they are too few, or hold nothing"
         raise DataError(f"{problem} that the tokenizer knows (--tokenizer_name).")
     tokens, length = sum(read_column(rows, "length")), run.data_args.max_seq_length
-    run.say(
-        f"{split}: {documents:,} texts, {tokens:,} tokens in {len(rows):,} rows of {length}, "
-        f"{tokens / (len(rows) * length):.1%} full, {chosen / ordinary:.1%} masked"
-    )
+    figures = f"{tokens / (len(rows) * length):.1%} full, {chosen / ordinary:.1%} masked"
+    run.say(f"{split}: {documents:,} texts, {tokens:,} tokens in {len(rows):,} rows of {length}, {figures}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,7 @@
 The data is CoNLL (a word a line, its tag last), or JSON lines or Parquet with a list of words and a list of tags. Tags
 such as B-PER, I-PER and O, or B, M, E and S, are measured by whole entities: precision, recall and F1, and accuracy by
 words. Other tags are measured one by one: accuracy and macro F1. All words of a file count: a word that the model does
-not see is counted as O. `predictions.conll` has the tags of --test_file. What the steps share with the other recipes is
-in plainformer.recipes.
+not see is counted as O. `predictions.conll` has the tags of --test_file.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -108,16 +107,13 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     def are_no_words(value: Any) -> bool:
         return value is not None and not (isinstance(value, list) and all(isinstance(word, str) for word in value))
 
-    def do_not_match(sentence: list[str], value: Any) -> bool:
-        return len(as_labels(value)) != len(sentence)
-
     problem = f"{words!r} is no list of words. Write CoNLL, or lists of strings in JSON lines or Parquet."
     check_rows(data, data_args, [words], are_no_words, problem)
     check_rows(data, data_args, [words], lambda value: not value, f"{words!r} has no words. Remove these rows.")
     problem = f"{tags!r} is empty. Label these rows or remove them."
     check_rows(data, data_args, [tags], lambda value: not as_labels(value), problem)
     problem = f"{tags!r} has not exactly one for each of {words!r}. Correct these rows or remove them."
-    check_rows(data, data_args, [words, tags], do_not_match, problem)
+    check_rows(data, data_args, [words, tags], lambda sentence, value: len(as_labels(value)) != len(sentence), problem)
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:

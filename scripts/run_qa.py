@@ -6,8 +6,7 @@
 The files are SQuAD's JSON, or JSON lines or Parquet with the columns `question`, `context` and `answers`, which are
 {"text": [...], "answer_start": [...]}, and `id` if there is one. Long texts are read in windows that overlap by
 --doc_stride tokens. Metrics: exact match and F1, in percent as for SQuAD. `predictions.json` has the answer to each
-question of --test_file, `nbest_predictions.json` the best ones. What the steps share with the other recipes is in
-plainformer.recipes.
+question of --test_file, `nbest_predictions.json` the best ones.
 """
 
 import json
@@ -235,10 +234,8 @@ def find_span(
     """
     for answer, start in answers:
         start, end = start + len(answer) - len(answer.lstrip()), start + len(answer.rstrip())
-        if not offsets or not (is_first or offsets[0][0] <= start) or not (is_last or end <= offsets[-1][1]):
-            continue
         tokens = [number for number, (left, right) in enumerate(offsets) if left < end and right > start]
-        if tokens:
+        if tokens and (is_first or offsets[0][0] <= start) and (is_last or end <= offsets[-1][1]):
             return first + tokens[0], first + tokens[-1]
     return None
 

@@ -232,9 +232,9 @@ def check_at_least(data_args: DataArguments, **least_of: int) -> None:
 
 
 def choose_metric(data_args: DataArguments, training_args: TrainingArguments, names: Sequence[str]) -> None:
-    """The first metric of the recipe decides which model is the best, unless the user gave one, or which way is better.
+    """Unless the user chose a metric, the first of the recipe's decides which model is the best.
 
-    A RecipeError if the recipe has no such metric; Trainer would notice it at the first evaluation only.
+    Any other than the recipe's is a RecipeError here, since Trainer would notice it at the first evaluation only.
     """
     if not training_args.load_best_model_at_end:
         return

@@ -113,9 +113,7 @@ def label_names(data: DatasetDict, data_args: DataArguments, column: str, known:
     """The sorted names of all classes in the training data, numbers in their order; or those that are `known` already.
 
     Labels are strings or numbers, one a row or a list of them, which may be empty. The test split may have none.
-
-    Raises:
-        DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
+    Unlabelled rows, a single class, and a label that the training data (or the model) does not have are DataErrors.
     """
     problem = f"{column!r} is empty. Label these rows or remove them."
     check_rows(labelled_splits(data), data_args, [column], _lacks_label, problem)

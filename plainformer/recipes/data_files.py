@@ -52,8 +52,9 @@ def read_csv(path: str, delimiter: str) -> Rows:
                 header = _check_header(path, cells)
             elif len(cells) not in (0, len(header)):
                 fields = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)}"
-                missing = "Fill in what is missing; an empty field needs its delimiter too."
-                remedy = missing if len(cells) < len(header) else "Put a field that holds the delimiter in quotes."
+                remedy = "Fill in what is missing; an empty field needs its delimiter too."
+                if len(cells) > len(header):
+                    remedy = "Put a field that holds the delimiter in double quotes."
                 raise DataError(f"{path}, line {line}: {fields} ({', '.join(header)}). {remedy}")
             elif cells:
                 yield f"line {line}", dict(zip(header, cells, strict=True))
@@ -125,13 +126,11 @@ def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
 def is_json_lines(path: str) -> bool:
     """Whether there is one object a line; or else the whole file is one array or one object."""
     _, first = next(_filled_lines(path), (0, ""))
-    if first.lstrip().startswith("["):
-        return False
     try:
         value = json.loads(first)
-    except json.JSONDecodeError as error:  # at its end: the object goes on in the next line
+    except json.JSONDecodeError as error:  # at its end: the object, or the array, goes on in the next line
         return error.pos < len(first.rstrip())
-    return not (isinstance(value, dict) and isinstance(value.get("data"), list))
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)
 
 
 def read_json(path: str) -> Rows:
@@ -189,7 +188,7 @@ def _flatten_squad(where: str, article: Row) -> Iterator[Row]:
                     "answers": {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
                 }
             except (KeyError, TypeError, AttributeError) as error:
-                needs = "A question needs id, question and answers (each with text and answer_start), and a context."
+                needs = "A question needs id, question, answers (each with text and answer_start) and a context."
                 raise DataError(f"{where}, question {str(question)[:60]}: {error} is missing. {needs}") from error
 
 

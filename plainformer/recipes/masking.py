@@ -6,9 +6,8 @@
     MaskingCollator  rows -> a padded batch, masked as a pure function of (seed, epoch, row number)
     EpochClock       gives the collator, in whatever process it works, the number of the epoch
 
-The first two are for `datasets.map(batched=True)`. Masking draws nothing from a global generator: data loaders fetch
-batches ahead and in other processes, so that the masks would depend on the number of workers, and a resumed run would
-not see the masks that the straight run sees.
+Masking draws nothing from a global generator: data loaders fetch batches ahead and in other processes, so that the
+masks would depend on the number of workers, and a resumed run would not see those of the straight run.
 
 L tokens of a row, N tokens that may be masked, W words.
 """
@@ -132,11 +131,10 @@ def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
         at = bisect_left(room, (lengths[piece], 0))
-        if at < len(room):
-            left, row = room.pop(at)
-        else:
-            left, row = row_length, len(rows)
+        if at == len(room):  # no row has so much room
+            room.append((row_length, len(rows)))
             rows.append([])
+        left, row = room.pop(at)
         rows[row].append(piece)
         insort(room, (left - lengths[piece], row))
     return sorted(sorted(row) for row in rows)
@@ -200,12 +198,11 @@ class MaskingCollator:
 
     def __post_init__(self) -> None:
         check_probability(self.mlm_probability)
-        tokenizer = self.tokenizer
-        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
+        self.mask_id, self.pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
         if self.mask_id is None or self.pad_id is None:
             raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")
-        self.special_ids = np.array(sorted(tokenizer.all_special_ids))
-        self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)
+        self.special_ids = np.array(sorted(self.tokenizer.all_special_ids))
+        self.ordinary_ids = np.setdiff1d(np.arange(len(self.tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)

@@ -15,8 +15,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics.sequence_labeling import classification_report as entity_report
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-from sklearn.metrics import accuracy_score, f1_score
-from sklearn.metrics import classification_report as tag_report
+from sklearn.metrics import accuracy_score, classification_report, f1_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
@@ -44,11 +43,8 @@ def score_single(prediction: EvalPrediction) -> dict[str, float]:
 def score_multi(prediction: EvalPrediction) -> dict[str, float]:
     """F1 over the labels (macro) and over all decisions (micro); accuracy: rows with exactly the right labels."""
     predictions, labels = prediction.predictions > 0, prediction.label_ids > 0.5  # logit 0 is probability 0.5
-    return {
-        "accuracy": accuracy_score(labels, predictions),
-        "f1": f1_score(labels, predictions, average="macro", zero_division=0),
-        "micro_f1": f1_score(labels, predictions, average="micro", zero_division=0),
-    }
+    macro, micro = (f1_score(labels, predictions, average=mean, zero_division=0) for mean in ("macro", "micro"))
+    return {"accuracy": accuracy_score(labels, predictions), "f1": macro, "micro_f1": micro}
 
 
 def score_regression(prediction: EvalPrediction) -> dict[str, float]:
@@ -112,7 +108,7 @@ def score_tags(
     """Accuracy, and the unweighted mean of F1 over the tags; the O of unseen words need not be one of them."""
     references, predictions = list(chain(*references)), list(chain(*predictions))
     present = [name for name in names if name in {*references, *predictions}]
-    report = tag_report(references, predictions, labels=present, output_dict=True, zero_division=0)
+    report = classification_report(references, predictions, labels=present, output_dict=True, zero_division=0)
     figures = {"accuracy": accuracy_score(references, predictions), "f1": report["macro avg"]["f1-score"]}
     return {**figures, **(_of_each_kind(report) if each else {})}
 

@@ -46,10 +46,8 @@ def load_model(
     """The model of the run's class: from a Plainformer or BERT checkpoint, or from random weights.
 
     `model.config.label2id` numbers the labels: as in the checkpoint where it was trained for the same ones, else in the
-    order of `labels`. A classifier that was trained for other labels is replaced by a new one.
-
-    Raises:
-        RecipeError: the checkpoint cannot be used, the configuration is not valid, or --max_seq_length too large.
+    order of `labels`. A classifier that was trained for other labels is replaced by a new one. What cannot be used or
+    does not fit is a RecipeError.
     """
     model_args, model_class = run.model_args, run.model_class
     fields = {**model_args.chosen(ADJUSTABLE), **config_fields}

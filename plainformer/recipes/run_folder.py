@@ -64,11 +64,8 @@ class Run:
 def open_run(recipe: str, arguments: Arguments, model_class: type) -> Run:
     """Check that `--output_dir` is free for a new run, or find where an earlier one is to be continued.
 
-    Nothing is written yet, so that a run that stops at its data leaves nothing behind.
-
-    Raises:
-        RecipeError: the folder holds something else than this run; or a checkpoint of another task is to predict.
-        SystemExit: the run is finished already.
+    Anything else in it is a RecipeError; a run that is finished already ends the program. Nothing is written yet, so
+    that a run that stops at its data leaves nothing behind.
     """
     run = Run(recipe, *arguments, model_class)
     folder, resume = run.folder, _resume(run.training_args)
@@ -155,7 +152,8 @@ def _settings(*arguments: Any) -> dict[str, Any]:
     for group in arguments:
         values = group.to_dict() if isinstance(group, TrainingArguments) else dataclasses.asdict(group)
         free = {name for name in values if name in FREE_NAMES or name.startswith(FREE_PREFIXES)}
-        settings |= {name: values[name] for name in values if name not in free - {"dataloader_drop_last"}}
+        free -= {"dataloader_drop_last"}
+        settings |= {name: value for name, value in values.items() if name not in free}
     for name in ("train_file", "validation_file"):
         if settings.get(name) and os.path.isfile(settings[name]):
             settings[name] = f"{Path(settings[name]).name}, SHA-256 {_digest(settings[name])}"

@@ -175,15 +175,12 @@ def drop_missing_labels(
 
 
 def map_splits(data: dict[str, Dataset], function: Callable, run: Run, **options: Any) -> dict[str, Dataset]:
-    """Each split with `function` applied to batches of its rows, whose columns take the place of the old ones.
-
-    The main process does it first, so that the others find its cache.
-    """
+    """Each split with `function` applied to batches of its rows, whose columns take the place of the old ones."""
     options = {"num_proc": run.data_args.preprocessing_num_workers, "batched": True, **options}
     options["load_from_cache_file"] = not run.data_args.overwrite_cache
     mapped = {}
     for split, rows in data.items():
-        with run.training_args.main_process_first(desc=split):
+        with run.training_args.main_process_first(desc=split):  # so that the others find its cache
             mapped[split] = rows.map(function, remove_columns=rows.column_names, desc=split, **options)
     return mapped
 

@@ -63,15 +63,10 @@ def train_and_evaluate(
     callbacks: Iterable[TrainerCallback] = (),
     **options: Any,
 ) -> tuple[dict[str, float], Any]:
-    """Train, evaluate and predict, as far as the run does.
+    """Train, evaluate and predict, as far as the run does: all metrics, and the test split's predictions or None.
 
-    Args:
-        inputs: for each split what the model takes.
-        measures: for each split that has labels the function from predictions to metrics.
-        options: further arguments of `Trainer`.
-
-    Returns:
-        The metrics of all three, and the predictions for the test split, or None.
+    `inputs` are what the model takes of each split; `measures` are the functions from predictions to metrics of those
+    splits that have labels; `options` are further arguments of `Trainer`.
     """
     args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
@@ -152,7 +147,5 @@ def launch(main: Callable[[], Any]) -> None:
     except (RecipeError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except Terminated:
-        sys.exit(143)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as signalled:
+        sys.exit(143 if isinstance(signalled, Terminated) else 130)
