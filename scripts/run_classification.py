@@ -6,7 +6,7 @@
 Which of the three it is follows from the labels: lists (or a --label_delimiter) are several labels, numbers with a
 decimal point are regression, all else is one class each. Metrics: accuracy and macro F1; for several labels also micro
 F1; for numbers mean squared error, Pearson's and Spearman's correlation. `predictions.csv` has the predictions for
---test_file. What the steps share with the other recipes is in plainformer.recipes.
+--test_file.
 """
 
 import csv
@@ -18,26 +18,18 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from scipy.special import expit, softmax
-from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForSequenceClassification
+from plainformer.recipes import columns
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args, refuse_label_smoothing
-from plainformer.recipes.checkpoints import checkpoint_config, trained_labels
-from plainformer.recipes.columns import (
-    as_labels,
-    check_rows,
-    check_texts,
-    find_column,
-    label_names,
-    labelled_splits,
-    read_column,
-)
+from plainformer.recipes.columns import as_labels, read_column, to_number
 from plainformer.recipes.errors import DataError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import launch, make_trainer, train_and_evaluate
+from plainformer.recipes.training import launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "score")
@@ -62,18 +54,18 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 2. Data: read, checked as a whole
     data = read_splits(run)
     texts, label = find_columns(data, data_args)
-    for column in texts:
-        check_texts(data, data_args, column)
+    columns.check_texts(data, data_args, texts)
 
     # 3. Labels, and with them the kind of task; then the rows that are used
     data = split_labels(data, data_args, label)
     if training_args.do_train:
         problem_type, known = find_problem_type(data["train"], data_args, label), None
     else:
-        problem_type, known = checkpoint_config(model_args).get("problem_type") or SINGLE, trained_labels(model_args)
+        problem_type = model_args.checkpoint_config().get("problem_type") or SINGLE
+        known = model_args.trained_labels()
     data = drop_missing_labels(data, label, lambda value: not as_labels(value), run, some_may_be=problem_type == MULTI)
     check_labels(data, data_args, label, problem_type)
-    names = label_names(data, data_args, label, known) if problem_type != REGRESSION else None
+    names = columns.label_names(data, data_args, label, known) if problem_type != REGRESSION else None
     if problem_type != SINGLE:
         refuse_label_smoothing(training_args, problem_type)
     choose_metric(data_args, training_args, CLASSIFICATION_METRICS[problem_type])
@@ -86,13 +78,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model = load_model(run, tokenizer, names, **fields)
 
     # 5. Token ids, and labels as the model takes them
-    inputs = map_splits(data, make_tokenize(tokenizer, data_args, texts, label, model), run)
+    inputs = map_splits(data, make_tokenize(tokenizer, data_args.max_seq_length, texts, label, model), run)
     inputs = {split: report_truncation(rows, split, run) for split, rows in inputs.items()}
 
     # 6. Train, evaluate and predict
     measures = dict.fromkeys(inputs, CLASSIFICATION_SCORES[problem_type])
-    trainer = make_trainer(run, model, tokenizer, inputs, measures, data_collator=DataCollatorWithPadding(tokenizer))
-    metrics, logits = train_and_evaluate(run, trainer, inputs, measures)
+    metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
     # 7. Write the predictions
     if logits is not None:
@@ -106,12 +97,11 @@ def find_columns(data: DatasetDict, data_args: ClassificationArguments) -> tuple
     given = [name.strip() for name in (data_args.text_column_names or "").split(",") if name.strip()]
     if len(given) > 2:
         raise DataError(f"--text_column_names {data_args.text_column_names}: give one column, or two of a pair.")
-    texts = [find_column(data, data_args, "--text_column_names", name, TEXT_COLUMNS) for name in given or [None]]
-    labelled = labelled_splits(data)
+    texts = [columns.find_column(data, data_args, "text_column_names", TEXT_COLUMNS, name) for name in given or [None]]
+    labelled = columns.labelled_splits(data)
     if not labelled:
         return texts, data_args.label_column_name or "label"
-    label = find_column(labelled, data_args, "--label_column_name", data_args.label_column_name, LABEL_COLUMNS)
-    return texts, label
+    return texts, columns.find_column(labelled, data_args, "label_column_name", LABEL_COLUMNS)
 
 
 def split_labels(data: DatasetDict, data_args: ClassificationArguments, label: str) -> DatasetDict:
@@ -137,37 +127,24 @@ def find_problem_type(train: Dataset, data_args: ClassificationArguments, label:
     return REGRESSION if numbers and None not in numbers and with_point else SINGLE
 
 
-def to_number(value: Any) -> float | None:
-    """A finite number, or None for everything else."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if np.isfinite(number) else None
-
-
 def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: str, problem_type: str) -> None:
     """Raise a DataError for a list of labels where there is one class each, and for what regression cannot learn."""
     if problem_type == SINGLE:
         problem = f"{label!r} is a list, and the model has one class a text. Give one label, or train with such lists."
-        check_rows(data, data_args, [label], lambda value: isinstance(value, list), problem)
+        columns.check_rows(data, data_args, [label], lambda value: isinstance(value, list), problem)
     if problem_type == REGRESSION:
         problem = f"{label!r} is no number, which regression needs. Correct these rows or remove them."
-        check_rows(data, data_args, [label], lambda value: to_number(value) is None, problem)
+        columns.check_rows(data, data_args, [label], lambda value: to_number(value) is None, problem)
         if "train" in data and len({to_number(value) for value in read_column(data["train"], label)}) < 2:
             raise DataError(f"every row of the training data has the same {label!r}: there is nothing to learn.")
 
 
 def make_tokenize(
-    tokenizer: PreTrainedTokenizerBase,
-    data_args: ClassificationArguments,
-    texts: list[str],
-    label: str,
-    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase, length: int, texts: list[str], label: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
     """The function from rows, in columns, to what the model takes, and whether a text was cut (`is_cut`)."""
     # The function is a key of the cache: it should hold nothing but what its result depends on.
-    label2id, problem_type, length = model.config.label2id, model.config.problem_type, data_args.max_seq_length
+    label2id, problem_type = model.config.label2id, model.config.problem_type
 
     def to_target(value: Any) -> int | float | list[float]:
         if problem_type == REGRESSION:
@@ -177,37 +154,35 @@ def make_tokenize(
 
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
         encoded = tokenizer(*(rows[name] for name in texts), truncation=True, max_length=length)
-        columns = {**encoded, "is_cut": [bool(encoding.overflowing) for encoding in encoded.encodings]}
-        return {**columns, "labels": [to_target(value) for value in rows[label]]} if label in rows else columns
+        labels = {"labels": [to_target(value) for value in rows[label]]} if label in rows else {}
+        return {**encoded, **labels, "is_cut": [bool(encoding.overflowing) for encoding in encoded.encodings]}
 
     return tokenize
 
 
 def report_truncation(rows: Dataset, split: str, run: Run) -> Dataset:
     """Say how many texts were cut; the rows without the column that says which."""
-    count, length = sum(rows["is_cut"]), run.data_args.max_seq_length
-    if count:
-        run.say(
-            f"{split}: {count} of {len(rows)} texts are longer than {length} tokens and were cut (--max_seq_length)"
-        )
+    if count := sum(rows["is_cut"]):
+        longer = f"are longer than {run.data_args.max_seq_length} tokens and were cut (--max_seq_length)"
+        run.say(f"{split}: {count} of {len(rows)} texts {longer}")
     return rows.remove_columns("is_cut")
 
 
 def write_predictions(run: Run, model: PreTrainedModel, logits: np.ndarray) -> None:
     """`predictions.csv`: a line per row of the test data, with the label's name and its probability."""
+    if not run.is_main:
+        return
     names = [model.config.id2label[number] for number in range(model.config.num_labels)]
     logits = logits.astype(np.float64)
     if model.config.problem_type == REGRESSION:
-        header, rows = ["prediction"], [[value] for value in logits.reshape(-1)]
+        header, cells = [], [logits.reshape(-1)]
     elif model.config.problem_type == MULTI:
         chosen = [";".join(name for name, logit in zip(names, row, strict=True) if logit > 0) for row in logits]
-        header, rows = ["prediction", *names], [[*cells] for cells in zip(chosen, *expit(logits).T, strict=True)]
+        header, cells = names, [chosen, *expit(logits).T]
     else:
-        best, chances = logits.argmax(-1), softmax(logits, axis=-1).max(-1)
-        header, rows = ["prediction", "probability"], [[names[i], p] for i, p in zip(best, chances, strict=True)]
-    if run.is_main:
-        with open(run.folder / "predictions.csv", "w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["index", *header], *([index, *cells] for index, cells in enumerate(rows))])
+        header, cells = ["probability"], [[names[i] for i in logits.argmax(-1)], softmax(logits, axis=-1).max(-1)]
+    with open(run.folder / "predictions.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["index", "prediction", *header], *zip(range(len(logits)), *cells, strict=True)])
 
 
 if __name__ == "__main__":

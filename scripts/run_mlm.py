@@ -7,8 +7,7 @@
 A text file has a document on each line; CSV, JSON and Parquet files have a column of texts. Documents are put side by
 side into full rows, in which none sees another; --line_by_line gives each text rows of its own. A document longer than
 a row is cut into pieces. Metrics: loss, perplexity and accuracy, over the masked tokens only, which are the same in
-every evaluation. The folder that comes out is a checkpoint for --model_name_or_path of all recipes. What the steps
-share with the other recipes is in plainformer.recipes; rows and masks are made in its module masking.
+every evaluation. The folder that comes out is a checkpoint for --model_name_or_path of all recipes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,30 +15,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Value
-from datasets import Sequence as ListOf
 from transformers import PreTrainedTokenizerFast, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
+from plainformer.recipes import masking
 from plainformer.recipes.arguments import DataArguments, ModelArguments, choose_metric, flag, parse_args
 from plainformer.recipes.columns import check_texts, find_column, read_column
 from plainformer.recipes.data_files import count_blank_lines, file_format
 from plainformer.recipes.errors import DataError, RecipeError
-from plainformer.recipes.masking import (
-    EpochClock,
-    MaskingCollator,
-    check_probability,
-    check_row_length,
-    cut_apart,
-    load_segmenter,
-    number_rows,
-    pack,
-    tokenize_texts,
-)
 from plainformer.recipes.metrics import IGNORE_INDEX, MASKED_LM_METRICS, score_masked, sum_up_rows
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits
-from plainformer.recipes.training import launch, make_trainer, train_and_evaluate
+from plainformer.recipes.training import launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "content", "review")
 AT_ONCE = 2000  # documents that fill rows together: more fill them a little better and need more memory
@@ -55,9 +43,7 @@ class MlmArguments(DataArguments):
     line_by_line: bool = flag("Each text in padded rows of its own: no packing.", False)
     mlm_probability: float = flag("The fraction of the tokens to predict.", 0.15)
     whole_word_masking: bool = flag("Mask all pieces of a word, or none.", False)
-    segmenter: str | None = flag(
-        "For --whole_word_masking, as Chinese needs it: module:function, from a text to its words."
-    )
+    segmenter: str | None = flag("With --whole_word_masking, for Chinese: module:function, from a text to its words.")
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
@@ -70,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 2. Data: read, checked as a whole, cut
     data = read_splits(run)
-    column = find_column(data, data_args, "--text_column_name", data_args.text_column_name, TEXT_COLUMNS)
-    check_texts(data, data_args, column, may_be_empty=True)
+    column = find_column(data, data_args, "text_column_name", TEXT_COLUMNS)
+    check_texts(data, data_args, [column], may_be_empty=True)
     data = leave_out_empty(data, column, run)
     data = cut(data, data_args, training_args.seed, same=[column])
 
@@ -83,44 +69,41 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 4. Token ids, then rows. These are filled in one process, so that they do not depend on the number of processes.
     tokens = map_splits(data, make_tokenize(tokenizer, data_args, column), run)
-    options = {"batch_size": AT_ONCE, "num_proc": None, "features": row_features(data_args)}
-    inputs = map_splits(tokens, make_lay_out(data_args), run, **options)
-    inputs = {split: number_rows(rows, for_evaluation=split != "train") for split, rows in inputs.items()}
+    arrange = masking.cut_apart if data_args.line_by_line else masking.pack
+    options = {"fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length}, "num_proc": None}
+    inputs = map_splits(tokens, lay_out, run, batch_size=AT_ONCE, features=row_features(data_args), **options)
+    inputs = {split: masking.number_rows(rows, for_evaluation=split != "train") for split, rows in inputs.items()}
 
     # 5. Masks, anew in each epoch
-    clock = EpochClock()
-    collator = MaskingCollator(tokenizer, data_args.mlm_probability, training_args.seed, clock)
+    clock = masking.EpochClock()
+    collator = masking.MaskingCollator(tokenizer, data_args.mlm_probability, training_args.seed, clock)
     for split, rows in inputs.items():
         report_rows(rows, split, len(data[split]), collator, run)
 
-    # 6. The trainer
+    # 6. Train and evaluate
     measures = dict.fromkeys(inputs, score_masked)
-    options = {"data_collator": collator, "preprocess_logits_for_metrics": sum_up_rows}
-    trainer = make_trainer(run, model, tokenizer, inputs, measures, callbacks=[clock], **options)
+    options = {"data_collator": collator, "preprocess_logits_for_metrics": sum_up_rows, "callbacks": [clock]}
+    metrics, _ = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
-    # 7. Train and evaluate
-    metrics, _ = train_and_evaluate(run, trainer, inputs, measures)
+    # 7. There are no predictions to write
     run.write("finished")
     return metrics
 
 
 def check_settings(model_args: ModelArguments, data_args: MlmArguments, training_args: TrainingArguments) -> None:
     """Raise a RecipeError for settings that do not go together."""
+    segmenter = data_args.segmenter
     if model_args.bert_baseline and not data_args.line_by_line:
-        raise RecipeError(
-            "--bert_baseline with packed documents: BERT lets the documents of a row see each other. Give "
-            "--line_by_line, or leave out --bert_baseline."
-        )
-    check_probability(data_args.mlm_probability)
+        problem = "--bert_baseline with packed documents: BERT lets the documents of a row see each other."
+        raise RecipeError(f"{problem} Give --line_by_line, or leave out --bert_baseline.")
+    masking.check_probability(data_args.mlm_probability)
     if data_args.max_seq_length is not None:
-        check_row_length(data_args.max_seq_length)
-    if data_args.segmenter and not data_args.whole_word_masking:
-        raise RecipeError(
-            f"--segmenter {data_args.segmenter} says what a word is, which matters to --whole_word_masking only: give "
-            "both or none."
-        )
-    if data_args.segmenter:
-        load_segmenter(data_args.segmenter)
+        masking.check_row_length(data_args.max_seq_length)
+    if segmenter and not data_args.whole_word_masking:
+        problem = f"--segmenter {segmenter} says what a word is, which matters to --whole_word_masking only"
+        raise RecipeError(f"{problem}: give both or none.")
+    if segmenter:
+        masking.load_segmenter(segmenter)
     if training_args.remove_unused_columns:
         raise RecipeError("--remove_unused_columns true would remove what the masks depend on: leave it out.")
 
@@ -146,28 +129,22 @@ def make_tokenize(tokenizer: PreTrainedTokenizerFast, data_args: MlmArguments, c
     # The function is a key of the cache: it should hold nothing but what its result depends on. A segmenter goes by its
     # name, since many cannot be sent to another process.
     whole_words, segmenter = data_args.whole_word_masking, data_args.segmenter
-    ids_only = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
 
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
         if not whole_words:
-            return {"input_ids": tokenizer(rows[column], **ids_only)["input_ids"]}
+            return {"input_ids": tokenizer(rows[column], verbose=False)["input_ids"]}
         try:
-            return tokenize_texts(rows[column], tokenizer, load_segmenter(segmenter) if segmenter else None)
+            return masking.tokenize_texts(rows[column], tokenizer, segmenter and masking.load_segmenter(segmenter))
         except ValueError as error:
             raise DataError(f"--segmenter {segmenter}: {error}") from error
 
     return tokenize
 
 
-def make_lay_out(data_args: MlmArguments) -> Callable[[dict], dict]:
-    """The function from tokenized documents to rows of at most --max_seq_length tokens, and their lengths."""
-    arrange, row_length = cut_apart if data_args.line_by_line else pack, data_args.max_seq_length
-
-    def lay_out(rows: dict[str, list]) -> dict[str, list]:
-        columns = arrange(rows["input_ids"], row_length, rows.get("word_ids"))
-        return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
-
-    return lay_out
+def lay_out(documents: dict[str, list], arrange: Callable, row_length: int) -> dict[str, list]:
+    """Rows of at most `row_length` tokens, and their lengths, from tokenized documents."""
+    columns = arrange(dict(documents), row_length)
+    return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
 
 
 def row_features(data_args: MlmArguments) -> Features:
@@ -175,24 +152,20 @@ def row_features(data_args: MlmArguments) -> Features:
     names = ["input_ids"]
     names += [] if data_args.line_by_line else ["position_ids"]
     names += ["word_ids"] if data_args.whole_word_masking else []
-    return Features({**{name: ListOf(Value("int32")) for name in names}, "length": Value("int64")})
+    return Features({**{name: [Value("int32")] for name in names}, "length": Value("int64")})
 
 
-def report_rows(rows: Dataset, split: str, documents: int, collator: MaskingCollator, run: Run) -> None:
+def report_rows(rows: Dataset, split: str, documents: int, collator: masking.MaskingCollator, run: Run) -> None:
     """One line about the rows of a split; an error where there is nothing to predict in them."""
     some = rows.select(range(min(len(rows), SAMPLE)))
     chosen = sum(np.count_nonzero(collator.mask(row)[1] != IGNORE_INDEX) for row in some)
     ordinary = sum(np.count_nonzero(~np.isin(row["input_ids"], collator.special_ids)) for row in some)
     if not chosen:
-        raise DataError(
-            f"{split}: no token to predict in {documents:,} texts: they are too few, or hold nothing that the "
-            "tokenizer knows (--tokenizer_name)."
-        )
+        problem = f"{split}: no token to predict in {documents:,} texts: they are too few, or hold nothing"
+        raise DataError(f"{problem} that the tokenizer knows (--tokenizer_name).")
     tokens, length = sum(read_column(rows, "length")), run.data_args.max_seq_length
-    run.say(
-        f"{split}: {documents:,} texts, {tokens:,} tokens in {len(rows):,} rows of {length}, "
-        f"{tokens / (len(rows) * length):.1%} full, {chosen / ordinary:.1%} masked"
-    )
+    figures = f"{tokens / (len(rows) * length):.1%} full, {chosen / ordinary:.1%} masked"
+    run.say(f"{split}: {documents:,} texts, {tokens:,} tokens in {len(rows):,} rows of {length}, {figures}")
 
 
 if __name__ == "__main__":

@@ -6,12 +6,12 @@
 The data is CoNLL (a word a line, its tag last), or JSON lines or Parquet with a list of words and a list of tags. Tags
 such as B-PER, I-PER and O, or B, M, E and S, are measured by whole entities: precision, recall and F1, and accuracy by
 words. Other tags are measured one by one: accuracy and macro F1. All words of a file count: a word that the model does
-not see is counted as O. `predictions.conll` has the tags of --test_file. What the steps share with the other recipes is
-in plainformer.recipes.
+not see is counted as O. `predictions.conll` has the tags of --test_file.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -21,22 +21,15 @@ from torch import Tensor
 from transformers import DataCollatorForTokenClassification, EvalPrediction, PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForTokenClassification
+from plainformer.recipes import metrics
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
-from plainformer.recipes.checkpoints import trained_labels
 from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
 from plainformer.recipes.errors import RecipeError
-from plainformer.recipes.metrics import (
-    IGNORE_INDEX,
-    OUTSIDE,
-    are_entity_tags,
-    score_entities,
-    score_tags,
-    tag_metric_names,
-)
+from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import Measure, launch, make_trainer, train_and_evaluate
+from plainformer.recipes.training import Measure, launch, train_and_evaluate
 
 WORD_COLUMNS = ("tokens", "words", "text", "sentence")
 TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "upos", "labels")
@@ -50,9 +43,7 @@ class NerArguments(DataArguments):
     text_column_name: str | None = flag("The column of the words, a list.")
     label_column_name: str | None = flag("The column of their tags, a list.")
     label_all_tokens: bool = flag("Train every piece of a word with its tag, not the first alone.", False)
-    return_entity_level_metrics: bool = flag(
-        "Precision, recall and F1 of each kind of entity (of each tag) as well.", False
-    )
+    return_entity_level_metrics: bool = flag("Precision, recall and F1 of each kind of entity, or tag, too.", False)
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
@@ -68,9 +59,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
-    names = label_names(data, data_args, tags, None if training_args.do_train else trained_labels(model_args))
-    choose_metric(data_args, training_args, tag_metric_names(names, data_args.return_entity_level_metrics))
-    run.say(f"{'entities' if are_entity_tags(names) else 'tags, each by itself'}: {', '.join(names[:20])}")
+    names = label_names(data, data_args, tags, None if training_args.do_train else model_args.trained_labels())
+    each, of_entities = data_args.return_entity_level_metrics, metrics.are_entity_tags(names)
+    choose_metric(data_args, training_args, metrics.tag_metric_names(names, each))
+    run.say(f"{'entities' if of_entities else 'tags, each by itself'}: {', '.join(names[:20])}")
     data = cut(data, data_args, training_args.seed, same=[words])
 
     # 4. Tokenizer and model
@@ -84,37 +76,29 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     inputs = {split: rows.remove_columns("word_starts") for split, rows in inputs.items()}
     for split, rows in data.items():
         report_unseen(rows[words], starts[split], split, run)
-    measures = {
-        split: make_measure(model, rows[tags], starts[split], data_args.return_entity_level_metrics)
-        for split, rows in data.items()
-        if tags in rows.features
-    }
 
     # 6. Train, evaluate and predict
+    labelled = {split: rows[tags] for split, rows in data.items() if tags in rows.features}
+    measures = {split: make_measure(model, values, starts[split], each) for split, values in labelled.items()}
     collator = DataCollatorForTokenClassification(tokenizer)
     options = {"data_collator": collator, "preprocess_logits_for_metrics": best_tags}
-    trainer = make_trainer(run, model, tokenizer, inputs, measures, **options)
-    metrics, label_ids = train_and_evaluate(run, trainer, inputs, measures)
+    figures, label_ids = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
     # 7. Write the predictions
     if label_ids is not None:
         write_predictions(run, data["test"][words], read_tags(model, label_ids, starts["test"]))
     run.write("finished")
-    return metrics
-
-
-# 2. Data
+    return figures
 
 
 def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
     """The names of the columns of words and of tags. The test data may come without tags."""
-    words = find_column(data, data_args, "--text_column_name", data_args.text_column_name, WORD_COLUMNS)
+    words = find_column(data, data_args, "text_column_name", WORD_COLUMNS)
     labelled = labelled_splits(data)
-    if not labelled:
-        usual = (name for name in TAG_COLUMNS if name in data["test"].features)
-        return words, data_args.label_column_name or next(usual, TAG_COLUMNS[0])
-    tags = find_column(labelled, data_args, "--label_column_name", data_args.label_column_name, TAG_COLUMNS)
-    return words, tags
+    if labelled:
+        return words, find_column(labelled, data_args, "label_column_name", TAG_COLUMNS)
+    usual = (name for name in TAG_COLUMNS if name in data["test"].features)
+    return words, data_args.label_column_name or next(usual, TAG_COLUMNS[0])
 
 
 def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags: str) -> None:
@@ -123,33 +107,21 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     def are_no_words(value: Any) -> bool:
         return value is not None and not (isinstance(value, list) and all(isinstance(word, str) for word in value))
 
-    def do_not_match(sentence: list[str], value: Any) -> bool:
-        return len(as_labels(value)) != len(sentence)
-
     problem = f"{words!r} is no list of words. Write CoNLL, or lists of strings in JSON lines or Parquet."
     check_rows(data, data_args, [words], are_no_words, problem)
     check_rows(data, data_args, [words], lambda value: not value, f"{words!r} has no words. Remove these rows.")
-    labelled = DatasetDict({split: rows for split, rows in data.items() if tags in rows.features})
     problem = f"{tags!r} is empty. Label these rows or remove them."
-    check_rows(labelled, data_args, [tags], lambda value: not as_labels(value), problem)
+    check_rows(data, data_args, [tags], lambda value: not as_labels(value), problem)
     problem = f"{tags!r} has not exactly one for each of {words!r}. Correct these rows or remove them."
-    check_rows(labelled, data_args, [words, tags], do_not_match, problem)
-
-
-# 4. Tokenizer
+    check_rows(data, data_args, [words, tags], lambda sentence, value: len(as_labels(value)) != len(sentence), problem)
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     """Raise a RecipeError for a tokenizer that cannot say which word a piece is of. Padding goes to the right."""
     if not tokenizer.is_fast:
-        raise RecipeError(
-            f"{type(tokenizer).__name__} cannot say which word a piece is of: give a fast tokenizer (one with a "
-            "tokenizer.json), or a vocab.txt, as --tokenizer_name."
-        )
+        problem = f"{type(tokenizer).__name__} cannot say which word a piece is of"
+        raise RecipeError(f"{problem}: give a fast tokenizer (tokenizer.json), or a vocab.txt, as --tokenizer_name.")
     tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
-
-
-# 5. Token ids
 
 
 def make_tokenize(
@@ -157,82 +129,65 @@ def make_tokenize(
 ) -> Callable[[dict], dict]:
     """The function from sentences, in columns, to model inputs and `word_starts`: the index of each word's first piece.
 
-    The label of a word is that of its first piece; with --label_all_tokens its other pieces have labels too.
+    That piece has the word's label; with --label_all_tokens the others have labels too.
     """
     # The functions are a key of the cache: they should hold nothing but what their result depends on.
     label2id, all_tokens, length = model.config.label2id, data_args.label_all_tokens, data_args.max_seq_length
 
     def to_labels(encoding: Encoding, starts: list[int], sentence_tags: list[str]) -> list[int]:
         labels = [IGNORE_INDEX] * len(encoding)
-        if all_tokens:
-            for index, word in enumerate(encoding.word_ids):
-                if word is not None:
-                    labels[index] = label2id[continue_tag(sentence_tags[word], label2id)]
-        for start, tag in zip(starts, sentence_tags, strict=True):
-            if start >= 0:
-                labels[start] = label2id[tag]
+        for index, word in enumerate(encoding.word_ids):
+            if word is not None and starts[word] == index:
+                labels[index] = label2id[sentence_tags[word]]
+            elif word is not None and all_tokens:
+                labels[index] = label2id[continue_tag(sentence_tags[word], label2id)]
         return labels
 
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
-        options = {"is_split_into_words": True, "truncation": True, "max_length": length}
-        encoded = tokenizer(rows[words], **options)
-        pairs = zip(encoded.encodings, rows[words], strict=True)
-        starts = [first_pieces(encoding, len(sentence)) for encoding, sentence in pairs]
-        columns = {**encoded, "word_starts": starts}
-        if tags not in rows:
-            return columns
-        named = [as_labels(value) for value in rows[tags]]
-        labels = [to_labels(*row) for row in zip(encoded.encodings, starts, named, strict=True)]
-        return {**columns, "labels": labels}
+        encoded = tokenizer(rows[words], is_split_into_words=True, truncation=True, max_length=length)
+        starts = list(map(first_pieces, encoded.encodings, map(len, rows[words])))
+        labels = {}
+        if tags in rows:
+            labels["labels"] = list(map(to_labels, encoded.encodings, starts, map(as_labels, rows[tags])))
+        return {**encoded, **labels, "word_starts": starts}
 
     return tokenize
 
 
 def first_pieces(encoding: Encoding, count: int) -> list[int]:
     """The index of the first piece of each of `count` words; VANISHED or CUT for a word that has none."""
-    starts = [VANISHED] * count
-    for part in encoding.overflowing:
-        for word in part.word_ids:
-            if word is not None:
-                starts[word] = CUT
-    for index, word in reversed(list(enumerate(encoding.word_ids))):
-        if word is not None:
-            starts[word] = index
-    return starts
+    starts = dict.fromkeys(range(count), VANISHED)
+    starts |= {word: CUT for part in encoding.overflowing for word in part.word_ids}
+    starts |= {word: index for index, word in reversed(list(enumerate(encoding.word_ids)))}
+    return [starts[word] for word in range(count)]
 
 
 def continue_tag(tag: str, known: Iterable[str]) -> str:
     """The tag of the other pieces of a word: after B-PER comes I-PER (or M-PER) where there is such a tag."""
-    if tag.startswith("B"):
-        return next((prefix + tag[1:] for prefix in "IM" if prefix + tag[1:] in known), tag)
-    return tag
+    inside = [prefix + tag[1:] for prefix in "IM" if tag.startswith("B")]
+    return next((name for name in inside if name in known), tag)
 
 
 def report_unseen(sentences: Iterable[list[str]], starts: Iterable[list[int]], split: str, run: Run) -> None:
     """One line about the words that the model does not see, if there are any: how many, why, and the first of them."""
-    unseen: dict[int, list[str]] = {VANISHED: [], CUT: []}
-    count = 0
-    for sentence, indices in zip(sentences, starts, strict=True):
-        count += len(sentence)
-        for word, index in zip(sentence, indices, strict=True):
-            if index < 0:
-                unseen[index].append(word)
-    if not any(unseen.values()):
-        return
     reasons = {
         VANISHED: "of which the tokenizer leaves nothing",
         CUT: f"beyond {run.data_args.max_seq_length} tokens (--max_seq_length)",
     }
+    unseen: dict[int, list[str]] = {why: [] for why in reasons}
+    count = 0
+    for word, index in zip(chain.from_iterable(sentences), chain.from_iterable(starts), strict=True):
+        count += 1
+        if index < 0:
+            unseen[index].append(word)
     parts = []
     for why, found in unseen.items():
         distinct = [repr(word) for word in dict.fromkeys(found)]
         if found:
             parts.append(f"{len(found)} {reasons[why]}: {', '.join(distinct[:3])}{', ...' * (len(distinct) > 3)}")
-    effect = "not learned" if split == "train" else f"tagged {OUTSIDE}"
-    run.say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}")
-
-
-# 6. and 7. Measure and write
+    if parts:
+        effect = "not learned" if split == "train" else f"tagged {OUTSIDE}"
+        run.say(f"{split}: {sum(map(len, unseen.values()))} of {count} words are {effect}: {'; '.join(parts)}")
 
 
 def best_tags(logits: Tensor, labels: Tensor) -> Tensor:
@@ -241,18 +196,14 @@ def best_tags(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def make_measure(model: PreTrainedModel, tags: Iterable[Any], starts: Iterable[list[int]], each: bool) -> Measure:
-    """The metrics of one split, over all words that are in it.
-
-    The labels that Trainer passes on are those of the words that the model saw. So both sides are words here: the tags
-    of the data, and the model's predictions, read off at the first piece of each word.
-    """
+    """The metrics of one split, over all its words; Trainer passes on the labels of those alone that the model saw."""
     names = list(model.config.label2id)
 
     def measure(prediction: EvalPrediction) -> dict[str, float]:
-        references, predictions = [as_labels(value) for value in tags], read_tags(model, prediction.predictions, starts)
-        if are_entity_tags(names):
-            return score_entities(references, predictions, each)
-        return score_tags(references, predictions, names, each)
+        references, predictions = list(map(as_labels, tags)), read_tags(model, prediction.predictions, starts)
+        if metrics.are_entity_tags(names):
+            return metrics.score_entities(references, predictions, each)
+        return metrics.score_tags(references, predictions, names, each)
 
     return measure
 
@@ -273,13 +224,9 @@ def write_predictions(run: Run, sentences: Iterable[list[str]], predictions: lis
     with open(run.folder / "predictions.conll", "w", encoding="utf-8", newline="\n") as file:
         for sentence, tags in zip(sentences, predictions, strict=True):
             for word, tag in zip(sentence, tags, strict=True):
-                file.write(f"{as_cell(word)}\t{tag}\n")
+                cell = word.replace("\t", " ").replace("\n", " ") if word.strip() else "_"
+                file.write(f"{cell}\t{tag}\n")
             file.write("\n")
-
-
-def as_cell(word: str) -> str:
-    """A word as it can stand in a column: without tabs and line breaks, and `_` where it is blank."""
-    return word.replace("\t", " ").replace("\n", " ") if word.strip() else "_"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
     arguments    the command line
     run_folder   the folder of a run: what it holds, whether the run is new or is continued
-    checkpoints  what the config.json of a checkpoint says
     data_files   one reader for each file format
     splits       files or a dataset of the Hub -> train, validation and test
     columns      finding and checking columns; labels

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser, PretrainedConfig, TrainingArguments
 
 from ..positions_plainformer import POSITION_KINDS
 from .data_files import FORMATS
@@ -18,15 +18,8 @@ from .errors import RecipeError
 
 LOWER_IS_BETTER = ("loss", "mse", "perplexity")  # Trainer itself knows the loss only
 BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
-ARCHITECTURE = (
-    *BEYOND_BERT,
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "initializer_range",
-)
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "initializer_range")
 KINDS_HELP = ", ".join(f"{name} ({kind.summary})" for name, kind in POSITION_KINDS.items())
 
 
@@ -61,9 +54,7 @@ class ModelArguments:
     hidden_dropout_prob: float | None = flag("Dropout on hidden states.")
     attention_probs_dropout_prob: float | None = flag("Dropout on attention weights.")
     classifier_dropout: float | None = flag("Dropout before the classifier.")
-    bert_baseline: bool = flag(
-        "transformers' own BERT class instead, to compare with; no Plainformer comes out.", False
-    )
+    bert_baseline: bool = flag("transformers' own BERT class instead of Plainformer's, to compare with.", False)
 
     def chosen(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of these fields that the user has given a value."""
@@ -72,6 +63,22 @@ class ModelArguments:
     def hub_options(self) -> dict[str, Any]:
         """How the checkpoint is loaded from the Hub."""
         return {"revision": self.model_revision, "token": self.token, "cache_dir": self.cache_dir}
+
+    def checkpoint_config(self) -> dict[str, Any]:
+        """What `config.json` of --model_name_or_path says."""
+        try:
+            return PretrainedConfig.get_config_dict(self.model_name_or_path, **self.hub_options())[0]
+        except (OSError, ValueError) as error:
+            source = f"--model_name_or_path {self.model_name_or_path}"
+            raise RecipeError(f"{source} has no config.json to read: {error}") from error
+
+    def trained_labels(self) -> list[str]:
+        """The class names of --model_name_or_path, in the order of their ids, for a run that does not train."""
+        label2id = self.checkpoint_config().get("label2id")
+        if not label2id:
+            problem = f"--model_name_or_path {self.model_name_or_path} was never trained for classes"
+            raise RecipeError(f"{problem} (its config names none): train it first, with --train_file.")
+        return sorted(label2id, key=label2id.get)
 
 
 @dataclass
@@ -84,9 +91,7 @@ class DataArguments:
     validation_file: str | None = flag("Data to evaluate on, in any of these formats.")
     test_file: str | None = flag("Data to predict on; labels are not needed.")
     file_format: str | None = flag(f"How to read the files whatever their names are: {', '.join(FORMATS)}.")
-    validation_split_percentage: int | None = flag(
-        "Without validation data: cut off this percentage of the training data."
-    )
+    validation_split_percentage: int | None = flag("Without validation data: cut off so much of the training data.")
     max_train_samples: int | None = flag("For a try-out: train on so many rows, drawn at random with --seed.")
     max_eval_samples: int | None = flag("The same for evaluation.")
     max_predict_samples: int | None = flag("Predict the first so many rows only.")
@@ -108,13 +113,10 @@ Arguments = tuple[ModelArguments, DataArguments, TrainingArguments]
 def parse_args(
     data_class: type[DataArguments], argv: Sequence[str] | None, description: str, **defaults: Any
 ) -> Arguments:
-    """The command line; a single .json or .yaml file works too.
+    """The command line, or a single .json or .yaml file; a RecipeError for unknown flags and for what does not fit.
 
     What the user did not give comes from `defaults` (the recipe's own), from what the given files imply (`do_train`
     where there is a training file, ...), and else from the dataclasses.
-
-    Raises:
-        RecipeError: an unknown flag, or values that do not go together.
     """
     parser = HfArgumentParser(
         (ModelArguments, data_class, TrainingArguments),
@@ -127,7 +129,7 @@ def parse_args(
         raise RecipeError("--output_dir is missing: say where the model goes.")
     values = {**_general_defaults(given), **defaults, **given}
     try:
-        model_args, data_args, training_args = parser.parse_dict({**values, **_evaluation_defaults(values)})
+        model_args, data_args, training_args = parser.parse_dict(_evaluation_defaults(values) | values)
     except (ValueError, TypeError, ImportError) as error:
         raise RecipeError(str(error)) from error
     data_args.given = tuple(sorted(given))  # sorted: it is part of what prepared data is cached by
@@ -145,12 +147,10 @@ def _given(parser: HfArgumentParser, argv: list[str]) -> dict[str, Any]:
     names, unset = {action.dest for action in parser._actions} - {"help"}, object()
     parser.set_defaults(**dict.fromkeys(names, unset))
     namespace, unknown = parser.parse_known_args(argv)
-    values = {name: value for name, value in vars(namespace).items() if value is not unset}
-    values.update({word.removeprefix("--").split("=")[0]: None for word in unknown[:1]})
-    for name in set(values) - names:
+    for name in [word.removeprefix("--").split("=")[0] for word in unknown]:
         close = difflib.get_close_matches(name, names, n=1)
         raise RecipeError(f"--{name} is no argument.{f' Did you mean --{close[0]}?' if close else ' See --help.'}")
-    return values
+    return {name: value for name, value in vars(namespace).items() if value is not unset}
 
 
 def _read_settings(path: str) -> list[str]:
@@ -164,11 +164,13 @@ def _read_settings(path: str) -> list[str]:
         raise RecipeError(f"{path} could not be read: {error}") from error
     if not isinstance(values, dict):
         raise RecipeError(f"{path} holds no settings: write name: value pairs, or an object in JSON.")
+    words = []
     for name, value in values.items():
         if isinstance(value, list):
             raise RecipeError(f"{path}: {name} is a list. Write it as on the command line, as one text: a,b.")
-    given = {name: value for name, value in values.items() if value is not None}
-    return [f"--{name}={json.dumps(value) if isinstance(value, dict) else value}" for name, value in given.items()]
+        if value is not None:
+            words.append(f"--{name}={json.dumps(value) if isinstance(value, dict) else value}")
+    return words
 
 
 def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
@@ -181,16 +183,15 @@ def _general_defaults(given: dict[str, Any]) -> dict[str, Any]:
         "learning_rate": 5e-5 if given.get("model_name_or_path") else 3e-4,
     }
     if not {"do_train", "do_eval", "do_predict"} & set(given):
-        from_hub = bool(given.get("dataset_name"))
-        defaults["do_train"] = from_hub or bool(given.get("train_file"))
-        has_validation = given.get("validation_file") or given.get("validation_split_percentage")
-        defaults["do_eval"] = from_hub or bool(has_validation)
-        defaults["do_predict"] = bool(given.get("test_file"))
+        is_given = {name for name, value in given.items() if value}
+        defaults["do_train"] = bool(is_given & {"dataset_name", "train_file"})
+        defaults["do_eval"] = bool(is_given & {"dataset_name", "validation_file", "validation_split_percentage"})
+        defaults["do_predict"] = "test_file" in is_given
     return defaults
 
 
 def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
-    """Evaluate and save together and keep the best, except where the user chose something else."""
+    """Evaluate and save together and keep the best."""
     if not values.get("do_train") or not values.get("do_eval"):
         return {}
     by_steps = {"eval_steps", "save_steps"} & set(values)
@@ -199,71 +200,55 @@ def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
     if strategy == "steps":
         steps = values.get("eval_steps", values.get("save_steps", 500))
         defaults |= {"eval_steps": steps, "save_steps": steps}
-    return {name: value for name, value in defaults.items() if name not in values}
+    return defaults
 
 
 def _check_together(model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:
     """Raise a RecipeError for flags that do not go together."""
-    source, chosen = model_args.model_name_or_path, model_args.chosen(ARCHITECTURE)
+    source, patience = model_args.model_name_or_path, data_args.early_stopping_patience
     if not (training_args.do_train or training_args.do_eval or training_args.do_predict):
-        raise RecipeError(
-            "there is nothing to do: give --train_file, --validation_file, --test_file or --dataset_name."
-        )
-    ours = model_args.chosen((*BEYOND_BERT, "classifier_pooling"))
-    if model_args.bert_baseline and ours:
+        raise RecipeError("there is nothing to do: give --train_file, --validation_file, --test_file, --dataset_name.")
+    if model_args.bert_baseline and (ours := model_args.chosen((*BEYOND_BERT, "classifier_pooling"))):
         raise RecipeError(f"--bert_baseline is BERT as it is, without {', '.join(ours)}: leave out one of the two.")
-    if source and chosen:
+    if source and (chosen := model_args.chosen(ARCHITECTURE)):
         named = " ".join(f"--{name} {value}" for name, value in chosen.items())
-        raise RecipeError(
-            f"{named} with --model_name_or_path {source}: a checkpoint brings its own architecture and weights. "
-            "Leave out one of the two."
-        )
+        problem = f"{named} with --model_name_or_path {source}: a checkpoint brings its own architecture and weights."
+        raise RecipeError(f"{problem} Leave out one of the two.")
     if not training_args.do_train and not source:
         raise RecipeError("without training there must be a model: give --model_name_or_path, or --train_file.")
-    if data_args.early_stopping_patience and not training_args.load_best_model_at_end:
-        raise RecipeError(
-            f"--early_stopping_patience {data_args.early_stopping_patience} needs evaluations while training: give "
-            "--validation_file or --validation_split_percentage, and leave --load_best_model_at_end on."
-        )
+    if patience and not training_args.load_best_model_at_end:
+        remedy = "give --validation_file or --validation_split_percentage, and leave --load_best_model_at_end on."
+        raise RecipeError(f"--early_stopping_patience {patience} needs evaluations while training: {remedy}")
     if getattr(training_args, "overwrite_output_dir", False):
         raise RecipeError("--overwrite_output_dir is not supported, so that no run is lost: name another --output_dir.")
 
 
-def check_at_least(data_args: DataArguments, least: int, *names: str) -> None:
+def check_at_least(data_args: DataArguments, **least_of: int) -> None:
     """Raise a RecipeError for arguments that are given and smaller."""
-    for name in names:
+    for name, least in least_of.items():
         value = getattr(data_args, name)
         if value is not None and value < least:
             raise RecipeError(f"--{name} {value}: give a whole number of at least {least}.")
 
 
 def choose_metric(data_args: DataArguments, training_args: TrainingArguments, names: Sequence[str]) -> None:
-    """The metric that decides which model is the best, and which way is better, unless the user gave them.
+    """Unless the user chose a metric, the first of the recipe's decides which model is the best.
 
-    Args:
-        names: the metrics of the recipe, the one that decides by default first.
-
-    Raises:
-        RecipeError: the user's metric is none of them. Trainer would notice it at the first evaluation only.
+    Any other than the recipe's is a RecipeError here, since Trainer would notice it at the first evaluation only.
     """
     if not training_args.load_best_model_at_end:
         return
     if "metric_for_best_model" not in data_args.given:
         training_args.metric_for_best_model = names[0]
-    chosen = training_args.metric_for_best_model.removeprefix("eval_")
-    if chosen not in (*names, "loss"):
-        raise RecipeError(
-            f"--metric_for_best_model {training_args.metric_for_best_model}: there is no such metric here, only "
-            f"{', '.join(dict.fromkeys((*names, 'loss')))}."
-        )
+    chosen, known = training_args.metric_for_best_model, dict.fromkeys((*names, "loss"))
+    if chosen.removeprefix("eval_") not in known:
+        raise RecipeError(f"--metric_for_best_model {chosen}: there is no such metric here, only {', '.join(known)}.")
     if "greater_is_better" not in data_args.given:
-        training_args.greater_is_better = chosen not in LOWER_IS_BETTER
+        training_args.greater_is_better = chosen.removeprefix("eval_") not in LOWER_IS_BETTER
 
 
 def refuse_label_smoothing(training_args: TrainingArguments, task: str) -> None:
     """For tasks without class labels, where Trainer would hide the labels from the model."""
-    if training_args.label_smoothing_factor:
-        raise RecipeError(
-            f"--label_smoothing_factor {training_args.label_smoothing_factor} does not go with {task}, whose labels "
-            "are not one class each: leave it out."
-        )
+    if factor := training_args.label_smoothing_factor:
+        problem = f"--label_smoothing_factor {factor} does not go with {task}"
+        raise RecipeError(f"{problem}, whose labels are not one class each: leave it out.")

@@ -1,5 +1,6 @@
 """Finding the columns of a recipe, checking what is in them, and naming the line of the file that is wrong."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from itertools import islice
@@ -8,10 +9,8 @@ from typing import Any
 from datasets import Dataset, DatasetDict
 
 from .arguments import DataArguments
-from .data_files import file_format, json_layout, read_rows
+from .data_files import file_format, read_rows
 from .errors import DataError
-
-# Naming rows and columns
 
 
 def where(data_args: DataArguments, split: str, row: int) -> str:
@@ -20,9 +19,8 @@ def where(data_args: DataArguments, split: str, row: int) -> str:
     kind = file_format(path, data_args.file_format) if path else "parquet"  # of the Hub, whose data sets have no lines
     if kind == "parquet":
         return f"{source_of(data_args, split)}, row {row + 1}"
-    unit = "record" if kind == "json" and json_layout(path) == "whole" else "line"
-    line, _ = next(islice(read_rows(kind, path), row, None))
-    return f"{path}, {unit} {line}"
+    place, _ = next(islice(read_rows(kind, path), row, None))
+    return f"{path}, {place}"
 
 
 def source_of(data_args: DataArguments, split: str) -> str:
@@ -31,31 +29,23 @@ def source_of(data_args: DataArguments, split: str) -> str:
 
 
 def find_column(
-    data: DatasetDict, data_args: DataArguments, flag: str, given: str | None, usual: Iterable[str] = ()
+    data: DatasetDict, data_args: DataArguments, flag: str, usual: Iterable[str] = (), given: str | None = None
 ) -> str:
-    """The name of a column that every split has.
+    """The name of a column that every split has, or a DataError with the columns that are there.
 
-    Args:
-        flag: what chooses the column, for the message: `"--label_column_name"`.
-        given: the name that the user gave with it; None takes the first of `usual` that is there.
-
-    Raises:
-        DataError: there is no such column; the message has those that are there, and the nearest name.
+    The argument `flag` chooses it (`given` is one name of an argument that holds several), or else it is the first of
+    the `usual` ones that is there.
     """
+    given = given or getattr(data_args, flag)
     for split, rows in data.items():
-        names = rows.column_names
+        names, source = rows.column_names, source_of(data_args, split)
+        given = given or next((name for name in usual if name in names), None)
         if given is None:
-            given = next((name for name in usual if name in names), None)
-        if given is None:
-            raise DataError(
-                f"{source_of(data_args, split)} has none of the columns {', '.join(usual)}, only {', '.join(names)}: "
-                f"say with {flag} which one it is.{_misspelt(names, usual)}"
-            )
+            problem = f"has none of the columns {', '.join(usual)}, only {', '.join(names)}"
+            raise DataError(f"{source} {problem}: say with --{flag} which one it is.{_misspelt(names, usual)}")
         if given not in names:
-            raise DataError(
-                f"{source_of(data_args, split)} has no column {given!r} ({flag}), only {', '.join(names)}."
-                f"{did_you_mean(given, names)}"
-            )
+            problem = f"has no column {given!r} (--{flag}), only {', '.join(names)}"
+            raise DataError(f"{source} {problem}.{did_you_mean(given, names)}")
     return given
 
 
@@ -65,8 +55,7 @@ def labelled_splits(data: DatasetDict) -> DatasetDict:
 
 
 def read_column(rows: Dataset, column: str) -> Iterator[Any]:
-    """The values of a column, many at once: fifty times as fast as `for value in rows[column]`, which matters for
-    millions of rows."""
+    """The values of a column, many at once: fifty times as fast as `for value in rows[column]`."""
     for batch in rows.select_columns([column]).iter(batch_size=1000):
         yield from batch[column]
 
@@ -83,73 +72,69 @@ def _misspelt(names: Iterable[str], usual: Iterable[str]) -> str:
     return next((f" Is {name!r} meant as {close[0]!r}?" for name, close in pairs if close), "")
 
 
-# Checks
-
-
 def check_rows(
-    data: DatasetDict, data_args: DataArguments, columns: list[str], is_wrong: Callable[..., bool], problem: str
+    data: DatasetDict,
+    data_args: DataArguments,
+    columns: list[str],
+    is_wrong: Callable[..., bool],
+    problem: str,
+    explain: Callable[[dict], str] | None = None,
 ) -> None:
     """Raise a DataError for rows of which `is_wrong(*values of the columns)` holds, all of them counted.
 
-    `problem` completes "3 rows of reviews.csv ...": what is the matter, and what to do. The first are named by line.
+    `problem` says what is the matter, and what to do. The first are named by line; `explain` says more about the first.
     """
-    for split, dataset in data.items():
-        if not set(columns) <= set(dataset.column_names):
-            continue
-        values = zip(*(read_column(dataset, column) for column in columns), strict=True)
-        wrong = [row for row, cells in enumerate(values) if is_wrong(*cells)]
-        if wrong:
-            raise DataError(rows_message(data_args, split, wrong, problem))
+    for split, rows in data.items():
+        if set(columns) <= set(rows.column_names):
+            values = zip(*(read_column(rows, column) for column in columns), strict=True)
+            wrong = [row for row, cells in enumerate(values) if is_wrong(*cells)]
+            refuse_rows(data_args, split, wrong, problem, explain(rows[wrong[0]]) if wrong and explain else "")
 
 
-def rows_message(data_args: DataArguments, split: str, wrong: list[int], problem: str) -> str:
-    """`1 row of reviews.csv has ... First: reviews.csv, line 7.`"""
-    named = "; ".join(where(data_args, split, row) for row in wrong[:3])
-    count = f"{len(wrong)} row{'s' if len(wrong) > 1 else ''}"
-    return f"{count} of {source_of(data_args, split)}: {problem} {'First: ' if len(wrong) > 3 else 'Here: '}{named}."
+def refuse_rows(data_args: DataArguments, split: str, wrong: list[int], problem: str, more: str = "") -> None:
+    """Raise a DataError if there are any `wrong` rows."""
+    if wrong:
+        count = f"{len(wrong)} row{'s' if len(wrong) > 1 else ''} of {source_of(data_args, split)}"
+        named = "; ".join(where(data_args, split, row) for row in wrong[:3])
+        raise DataError(f"{count}: {problem} {'First' if len(wrong) > 3 else 'Here'}: {named}. {more}".rstrip())
 
 
-def check_texts(data: DatasetDict, data_args: DataArguments, column: str, may_be_empty: bool = False) -> None:
-    """Raise a DataError for a column of something else than text, and for empty texts unless they may be empty."""
-
-    def is_no_text(text: Any) -> bool:
-        return text is not None and not isinstance(text, str)
-
-    def is_empty(text: Any) -> bool:
-        return text is None or not text.strip()
-
-    check_rows(data, data_args, [column], is_no_text, f"{column!r} is no text. Write strings there.")
-    if not may_be_empty:
-        check_rows(data, data_args, [column], is_empty, f"{column!r} is empty. Fill these rows in or remove them.")
+def check_texts(data: DatasetDict, data_args: DataArguments, columns: list[str], may_be_empty: bool = False) -> None:
+    """Raise a DataError for columns of something else than text, and for empty texts unless they may be empty."""
+    for column in columns:
+        problem = f"{column!r} is no text. Write strings there."
+        check_rows(data, data_args, [column], lambda text: not isinstance(text, str | None), problem)
+        if not may_be_empty:
+            problem = f"{column!r} is empty. Fill these rows in or remove them."
+            check_rows(data, data_args, [column], lambda text: not (text and text.strip()), problem)
 
 
-def label_names(
-    data: DatasetDict, data_args: DataArguments, column: str, known: Iterable[str] | None = None
-) -> list[str]:
-    """The sorted names of all classes in the training data.
+def label_names(data: DatasetDict, data_args: DataArguments, column: str, known: list[str] | None = None) -> list[str]:
+    """The sorted names of all classes in the training data, numbers in their order; or those that are `known` already.
 
-    Labels are strings or numbers, one a row or a list of them (tags, several labels; the list may be empty). Numbers
-    sort as numbers. The test split may have no labels.
-
-    Args:
-        known: without training: the classes of the model, which are then the names, in this order.
-
-    Raises:
-        DataError: unlabelled rows; one class only; a label that the training data (or the model) does not have.
+    Labels are strings or numbers, one a row or a list of them, which may be empty. The test split may have none.
+    Unlabelled rows, a single class, and a label that the training data (or the model) does not have are DataErrors.
     """
     problem = f"{column!r} is empty. Label these rows or remove them."
     check_rows(labelled_splits(data), data_args, [column], _lacks_label, problem)
-    if known is not None:
-        names = list(known)
-    else:
-        train = read_column(data["train"], column)
-        names = sorted({name for label in train for name in as_labels(label)}, key=_label_order)
+    names, whose = known, "the model"
+    if known is None:
+        found = {name for label in read_column(data["train"], column) for name in as_labels(label)}
+        names, whose = sorted(found, key=_label_order), "the training data"
+    classes = set(names)
     if len(names) < 2:
-        raise DataError(
-            f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}: there is nothing to tell "
-            "apart. Is it the right column, and is the file complete?"
-        )
-    _check_known_labels(data, data_args, column, names, "the training data" if known is None else "the model")
+        problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}"
+        raise DataError(f"{problem}: there is nothing to tell apart. Is it the right column, and the file complete?")
+
+    def unknown(label: Any) -> list[str]:
+        return [name for name in as_labels(label) if name not in classes]
+
+    def explain(row: dict) -> str:
+        name = unknown(row[column])[0]
+        return f"The first is {name!r}.{did_you_mean(name, names)}"
+
+    problem = f"{column!r} has labels that {whose} never has, only {', '.join(names[:20])}. Correct or remove them."
+    check_rows(data, data_args, [column], unknown, problem, explain)
     return names
 
 
@@ -157,29 +142,22 @@ def _lacks_label(label: Any) -> bool:
     return any(map(_lacks_label, label)) if isinstance(label, list) else not as_labels(label)
 
 
-def _check_known_labels(data: DatasetDict, data_args: DataArguments, column: str, names: list[str], whose: str) -> None:
-    known = set(names)
-    for split, rows in data.items():
-        for row, label in enumerate(read_column(rows, column) if column in rows.features else ()):
-            unknown = next((name for name in as_labels(label) if name not in known), None)
-            if unknown is not None:
-                raise DataError(
-                    f"{where(data_args, split, row)}: {whose} never has the label {unknown!r} ({column!r}), only "
-                    f"{', '.join(names[:20])}.{did_you_mean(unknown, names)} Correct the label, or remove the row."
-                )
-
-
 def as_labels(label: Any) -> list[str]:
     """A label, or a list of labels, as a list of names; nothing for None and blanks."""
     if isinstance(label, (list, tuple)):
         return [name for item in label for name in as_labels(item)]
-    if label is None or not str(label).strip():
-        return []
-    return [str(label).strip()]
+    name = "" if label is None else str(label).strip()
+    return [name] if name else []
 
 
 def _label_order(name: str) -> tuple:
+    number = to_number(name)
+    return (number is None, number or 0.0, name)
+
+
+def to_number(value: Any) -> float | None:
+    """A finite number, or None for everything else."""
     try:
-        return (0, float(name), name)
-    except ValueError:
-        return (1, 0.0, name)
+        return float(value) if math.isfinite(float(value)) else None
+    except (TypeError, ValueError):
+        return None

@@ -1,7 +1,7 @@
 """One reader for each file format, and what is wrong with a file as a DataError that names the line and the remedy.
 
-A reader is a generator of `(line, row)`: the line, counted from 1, at which the row starts, and the row as a
-dictionary. It stops at the first line that is not right. `read_rows` finds the reader by the format.
+A reader is a generator of `(place, row)`: where the row starts, counted from 1, as "line 7" or "record 7" (of a JSON
+array), and the row as a dictionary. It stops at the first line that is not right.
 """
 
 import csv
@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from datasets import Features, Sequence, Value
 
 from .errors import DataError
 
@@ -24,100 +22,64 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
 
 Row = dict[str, Any]
-Rows = Iterator[tuple[int, Row]]
+Rows = Iterator[tuple[str, Row]]
 
 
 def file_format(path: str, given: str | None = None) -> str:
     """The name of the format that `path` is read as: the `given` one, or what the extension says."""
     extension = Path(path).suffix.lower()
     if given is None and extension not in EXTENSIONS:
-        raise DataError(
-            f"{path}: what {extension or 'a file without extension'} holds is not known. Rename it to one of "
-            f"{' '.join(EXTENSIONS)}, or give --file_format ({', '.join(FORMATS)})."
-        )
+        remedy = f"Rename it to one of {' '.join(EXTENSIONS)}, or give --file_format ({', '.join(FORMATS)})."
+        raise DataError(f"{path}: what {extension or 'a file without extension'} holds is not known. {remedy}")
     return given or EXTENSIONS[extension]
 
 
 def read_rows(kind: str, path: str) -> Rows:
-    """The rows of a file that is not Parquet; for a JSON file that is no JSON lines, the record instead of the line."""
-    if kind == "json":
-        return read_json_lines(path) if json_layout(path) == "lines" else read_json(path)
+    """The rows of a file that is not Parquet."""
     if kind in DELIMITERS:
         return read_csv(path, DELIMITERS[kind])
-    return {"text": read_text, "conll": read_conll}[kind](path)
-
-
-def text_features(kind: str, path: str) -> Features | None:
-    """The types of formats that hold nothing but strings; None for JSON, whose values have types of their own.
-
-    A CSV file says nothing about types. Guessed ones depend on the rest of the column: a review "1984" would be a
-    number, and the label "NA" a missing value.
-    """
-    if kind in DELIMITERS:
-        return Features({name: Value("string") for name in _csv_header(path, DELIMITERS[kind])})
-    if kind == "text":
-        return Features({"text": Value("string")})
-    if kind == "conll":
-        _, row = next(read_conll(path), (0, {"tokens": []}))
-        return Features({name: Sequence(Value("string")) for name in row})
-    return None
-
-
-# CSV and TSV
+    return {"json": read_json, "text": read_text, "conll": read_conll}[kind](path)
 
 
 def read_csv(path: str, delimiter: str) -> Rows:
     """A CSV or TSV file with a header. A quoted field may span lines."""
     csv.field_size_limit(MAX_FIELD)
-    header = _csv_header(path, delimiter)
     reader = csv.reader((text for _, text in numbered_lines(path)), delimiter=delimiter, strict=True)
-    line = 1
+    header, line = None, 1
     try:
         for cells in reader:
-            if line > 1 and cells:
-                if len(cells) != len(header):
-                    remedy = "Fill in what is missing; an empty field needs its delimiter too."
-                    if len(cells) > len(header):
-                        remedy = "Put a field that holds the delimiter in double quotes."
-                    raise DataError(
-                        f"{path}, line {line}: {len(cells)} field{'s' * (len(cells) > 1)}, but the header has "
-                        f"{len(header)} ({', '.join(header)}). {remedy}"
-                    )
-                yield line, dict(zip(header, cells, strict=True))
+            if header is None:
+                header = _check_header(path, cells)
+            elif len(cells) not in (0, len(header)):
+                fields = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)}"
+                remedy = "Fill in what is missing; an empty field needs its delimiter too."
+                if len(cells) > len(header):
+                    remedy = "Put a field that holds the delimiter in double quotes."
+                raise DataError(f"{path}, line {line}: {fields} ({', '.join(header)}). {remedy}")
+            elif cells:
+                yield f"line {line}", dict(zip(header, cells, strict=True))
             line = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(
-            f"{path}, line {line}: {error}. Put a field that holds a quote in double quotes, and write the quote twice."
-        ) from error
+        remedy = "Put a field that holds a quote in double quotes, and write the quote twice."
+        raise DataError(f"{path}, line {line}: {error}. {remedy}") from error
 
 
-def _csv_header(path: str, delimiter: str) -> list[str]:
-    _, first = next(numbered_lines(path), (1, ""))
-    header = next(csv.reader([first], delimiter=delimiter), [])
-    if "" in header or len(set(header)) < len(header):
-        raise DataError(
-            f"{path}, line 1: the header {', '.join(map(repr, header))} must name every column, and each once."
-        )
-    if not header:
-        raise DataError(f"{path}, line 1 is blank: the first line must name the columns.")
+def _check_header(path: str, header: list[str]) -> list[str]:
+    if not header or "" in header or len(set(header)) < len(header):
+        names = ", ".join(map(repr, header)) or "is blank: it"
+        raise DataError(f"{path}, line 1: the header {names} must name every column, and each once.")
     return header
-
-
-# Text
 
 
 def read_text(path: str) -> Rows:
     """`{"text": ...}` for every line that is not blank."""
     for line, text in _filled_lines(path):
-        yield line, {"text": text.strip()}
+        yield f"line {line}", {"text": text.strip()}
 
 
 def count_blank_lines(path: str) -> int:
     """The lines of a text file that `read_text` leaves out."""
     return sum(not text.strip() for _, text in numbered_lines(path))
-
-
-# CoNLL
 
 
 def read_conll(path: str) -> Rows:
@@ -137,14 +99,18 @@ def read_conll(path: str) -> Rows:
         if text.strip() and not is_comment and not text.startswith("-DOCSTART-"):
             columns = text.rstrip().split("\t") if "\t" in text else text.split()
             width, first = width or len(columns), first or line
-            _check_conll_line(path, line, columns, width, first)
+            if len(columns) != width or not all(map(str.strip, columns)):
+                problem = f"{len(list(filter(str.strip, columns)))} columns ({' '.join(columns)[:40]!r})"
+                remedy = "Write one token a line with its tag last, and a blank line between sentences."
+                raise DataError(f"{path}, line {line}: {problem}, but line {first} has {width}. {remedy}")
             start = start if rows else line
             if not is_conllu or width != 10:
                 rows.append(columns)
             elif columns[0].isdigit():  # 1-2 joins two words that have lines of their own, 2.1 is not in the text
                 rows.append([columns[1], columns[3]])
         elif rows and not is_comment:
-            yield start, _sentence(rows)
+            tags = {"tags": [columns[-1] for columns in rows]} if len(rows[0]) > 1 else {}
+            yield f"line {start}", {"tokens": [columns[0] for columns in rows], **tags}
             rows = []
 
 
@@ -157,81 +123,59 @@ def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
     return {(len(columns), columns[-1]) for columns in lines}
 
 
-def _check_conll_line(path: str, line: int, columns: list[str], width: int, first: int) -> None:
-    if len(columns) != width or not all(column.strip() for column in columns):
-        raise DataError(
-            f"{path}, line {line}: {len([c for c in columns if c.strip()])} columns ({' '.join(columns)[:40]!r}), but "
-            f"line {first} has {width}. Write one token a line with its tag last, and a blank line between sentences."
-        )
-
-
-def _sentence(rows: list[list[str]]) -> dict[str, list[str]]:
-    tokens = {"tokens": [columns[0] for columns in rows]}
-    return {**tokens, "tags": [columns[-1] for columns in rows]} if len(rows[0]) > 1 else tokens
-
-
-# JSON
-
-
-def json_layout(path: str) -> str:
-    """`"lines"` for one object a line; `"whole"` where the whole file is one array or one object."""
+def is_json_lines(path: str) -> bool:
+    """Whether there is one object a line; or else the whole file is one array or one object."""
     _, first = next(_filled_lines(path), (0, ""))
-    if first.lstrip().startswith("["):
-        return "whole"
     try:
         value = json.loads(first)
-    except json.JSONDecodeError as error:  # at its end: the object goes on in the next line
-        return "whole" if error.pos >= len(first.rstrip()) else "lines"
-    return "whole" if isinstance(value, dict) and isinstance(value.get("data"), list) else "lines"
+    except json.JSONDecodeError as error:  # at its end: the object, or the array, goes on in the next line
+        return error.pos < len(first.rstrip())
+    return isinstance(value, dict) and not isinstance(value.get("data"), list)
 
 
-def read_json_lines(path: str) -> Rows:
-    """One object a line; blank lines are left out."""
-    for line, text in _filled_lines(path):
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            message = f"{path}, line {line}, column {error.colno}: not JSON ({error.msg}). Correct the line."
-            raise DataError(message) from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {line}: {text.strip()[:40]!r} is no JSON object: write one {{...}} a line.")
-        yield line, row
+def read_json(path: str) -> Rows:
+    """JSON lines; or an array of objects, or an object that holds one as `data`.
+
+    What SQuAD nests as `data`, `paragraphs`, `qas` comes as flat rows: `id`, `title`, `context`, `question`, `answers`.
+    """
+    if is_lines := is_json_lines(path):
+        records = ((f"line {line}", _parse(path, text, line)) for line, text in _filled_lines(path))
+    else:
+        content = _parse(path, "".join(text for _, text in numbered_lines(path)))
+        content = content.get("data") if isinstance(content, dict) else content
+        if not isinstance(content, list):
+            raise DataError(f"{path} holds no array of objects, and no object with one as 'data': rewrite it so.")
+        records = ((f"record {number}", record) for number, record in enumerate(content, start=1))
+    for place, record in records:
+        if not isinstance(record, dict):
+            raise DataError(f"{path}, {place}: {str(record)[:40]!r} is no JSON object: write {{...}}.")
+        is_nested = not is_lines and "paragraphs" in record
+        for row in _flatten_squad(f"{path}, {place}", record) if is_nested else [record]:
+            yield place, row
+
+
+def _parse(path: str, text: str, line: int = 1) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"{path}, line {line + error.lineno - 1}, column {error.colno}"
+        raise DataError(f"{where}: not JSON ({error.msg}). Correct the line.") from error
 
 
 def check_json_lines(path: str) -> None:
     """Raise a DataError for the first line that is no JSON object, or in which a value changes its type."""
-    types: dict[str, tuple[type, int]] = {}
-    for line, row in read_json_lines(path):
+    types: dict[str, tuple[type, str]] = {}
+    for line, row in read_json(path):
         for name, value in row.items():
             kind = float if isinstance(value, int) and not isinstance(value, bool) else type(value)
             seen, first = types.setdefault(name, (kind, line)) if value is not None else (kind, line)
             if seen is not kind:
-                raise DataError(
-                    f"{path}, line {line}: {name!r} is {value!r}, of type {kind.__name__}, but on line {first} it is "
-                    f"of type {seen.__name__}. Give it one type throughout."
-                )
+                problem = f"{name!r} is {value!r}, of type {kind.__name__}"
+                remedy = f"but on {first} it is of type {seen.__name__}. Give it one type throughout."
+                raise DataError(f"{path}, {line}: {problem}, {remedy}")
 
 
-def read_json(path: str) -> Rows:
-    """A JSON file that is an array of objects, or an object that holds one as `data`; with the record for the line.
-
-    What SQuAD nests as `data`, `paragraphs`, `qas` comes as flat rows: `id`, `title`, `context`, `question`, `answers`.
-    """
-    try:
-        content = json.loads("".join(text for _, text in numbered_lines(path)))
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg}).") from error
-    records = content.get("data") if isinstance(content, dict) else content
-    if not isinstance(records, list):
-        raise DataError(f"{path} holds neither an array of objects nor an object with one as 'data': rewrite it so.")
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, record {number}: {str(record)[:40]!r} is no object: write {{...}}.")
-        for row in _flatten_squad(path, number, record) if "paragraphs" in record else [record]:
-            yield number, row
-
-
-def _flatten_squad(path: str, number: int, article: dict) -> Iterator[Row]:
+def _flatten_squad(where: str, article: Row) -> Iterator[Row]:
     for paragraph in article["paragraphs"]:
         for question in paragraph.get("qas", []):
             try:
@@ -241,19 +185,11 @@ def _flatten_squad(path: str, number: int, article: dict) -> Iterator[Row]:
                     "title": article.get("title", ""),
                     "context": paragraph["context"],
                     "question": question["question"],
-                    "answers": {
-                        "text": [answer["text"] for answer in answers],
-                        "answer_start": [answer["answer_start"] for answer in answers],
-                    },
+                    "answers": {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
                 }
             except (KeyError, TypeError, AttributeError) as error:
-                raise DataError(
-                    f"{path}, record {number}, question {str(question)[:60]}: {error} is missing. A question needs id, "
-                    "question and answers (each with text and answer_start), its paragraph a context."
-                ) from error
-
-
-# Lines
+                needs = "A question needs id, question, answers (each with text and answer_start) and a context."
+                raise DataError(f"{where}, question {str(question)[:60]}: {error} is missing. {needs}") from error
 
 
 def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
@@ -263,10 +199,8 @@ def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
             try:
                 yield line, data.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{path}, line {line}, byte {error.start + 1}: {data[error.start : error.end]!r} is not UTF-8. "
-                    "Save the file as UTF-8."
-                ) from error
+                problem = f"{data[error.start : error.end]!r} is not UTF-8. Save the file as UTF-8."
+                raise DataError(f"{path}, line {line}, byte {error.start + 1}: {problem}") from error
 
 
 def _filled_lines(path: str) -> Iterator[tuple[int, str]]:

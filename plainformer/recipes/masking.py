@@ -6,9 +6,8 @@
     MaskingCollator  rows -> a padded batch, masked as a pure function of (seed, epoch, row number)
     EpochClock       gives the collator, in whatever process it works, the number of the epoch
 
-The first two are for `datasets.map(batched=True)`. Masking draws nothing from a global generator: data loaders fetch
-batches ahead and in other processes, so that the masks would depend on the number of workers, and a resumed run would
-not see the masks that the straight run sees.
+Masking draws nothing from a global generator: data loaders fetch batches ahead and in other processes, so that the
+masks would depend on the number of workers, and a resumed run would not see those of the straight run.
 
 L tokens of a row, N tokens that may be masked, W words.
 """
@@ -17,6 +16,8 @@ import importlib
 import re
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from multiprocessing.sharedctypes import RawValue
 
 import numpy as np
@@ -37,22 +38,16 @@ Segmenter = Callable[[str], Iterable[str]]  # text -> its words, in order
 Columns = dict[str, list[list[int]]]  # as `datasets.map(batched=True)` takes and gives them
 
 
-# Words
-
-
 def load_segmenter(name: str) -> Segmenter:
     """The function that `name` stands for: "jieba:lcut", "snownlp.seg:seg", "my_module:my_function"."""
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name:
         raise RecipeError(f"--segmenter {name!r}: give a module and a function, as in jieba:lcut or snownlp.seg:seg.")
     try:
-        module = importlib.import_module(module_name)
+        segment = getattr(importlib.import_module(module_name), function_name, None)
     except ImportError as error:
-        raise RecipeError(
-            f"--segmenter {name!r}: {error}. Install it (pip install {module_name.split('.')[0]}), or put the folder "
-            "of your module on PYTHONPATH."
-        ) from error
-    segment = getattr(module, function_name, None)
+        remedy = f"Install it (pip install {module_name.split('.')[0]}), or put its folder on PYTHONPATH."
+        raise RecipeError(f"--segmenter {name!r}: {error}. {remedy}") from error
     if not callable(segment):
         raise RecipeError(f"--segmenter {name!r}: {module_name} has no function {function_name!r}. Check its spelling.")
     return segment
@@ -61,69 +56,36 @@ def load_segmenter(name: str) -> Segmenter:
 def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment: Segmenter | None = None) -> Columns:
     """Token ids of each text with [CLS] and [SEP], and the word each token belongs to. Nothing is cut off.
 
-    Without a segmenter, a word is what spaces and punctuation leave, with all its `##` pieces, and each Chinese
-    character is a word: only a segmenter knows where Chinese words end.
-
-    Returns:
-        input_ids, and word_ids: numbers that rise from 0 along a text, `NO_WORD` for special tokens.
+    `word_ids` rise from 0 along a text. Without a segmenter, a word is what spaces and punctuation leave, with all its
+    `##` pieces, and each Chinese character is a word: only a segmenter knows where Chinese words end.
     """
-    options = {"return_attention_mask": False, "return_token_type_ids": False}
     # It is not verbose: it would warn of texts longer than the model, which `pack` cuts.
-    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False, **options)
+    encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     word_ids = []
-    for number, text in enumerate(texts):
-        owner = words_of_characters(text, segment) if segment else None
-        word_ids.append(words_of_tokens(text, encoded["offset_mapping"][number], encoded.word_ids(number), owner))
+    for text, spans, encoding in zip(texts, encoded["offset_mapping"], encoded.encodings, strict=True):
+        if segment:
+            owner = words_of_characters(text, segment)
+            words = [owner[start] for start, _ in spans[1:-1]]
+        else:  # around characters of such scripts the tokenizer splits or not, so that each token is a word there
+            tokens = enumerate(zip(spans, encoding.word_ids, strict=True))
+            words = [("token", i) if IS_UNSPACED.search(text, *span) else word for i, (span, word) in tokens][1:-1]
+        rising = accumulate((word != before for before, word in pairwise([None, *words])), initial=-1)
+        word_ids.append([NO_WORD, *list(rising)[1:], NO_WORD])
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 
 def words_of_characters(text: str, segment: Segmenter) -> list[int]:
-    """The segmenter's word each character belongs to. What it leaves out, such as spaces, is a word of its own.
-
-    Raises:
-        ValueError: the words are not those of the text, in order.
-    """
+    """The segmenter's word each character belongs to. What it leaves out, such as spaces, is a word of its own."""
     owner, position = list(range(-len(text), 0)), 0  # distinct numbers below 0 for what is left out
     for number, word in enumerate(segment(text)):
         start = text.find(word, position) if isinstance(word, str) else -1
         if start < 0:
-            raise ValueError(
-                f"The segmenter gave the word {word!r}, which does not stand after character {position} of "
-                f"{text[:60]!r}. It must return the words of the text unchanged and in order, as strings."
-            )
+            problem = f"The segmenter gave the word {word!r}, which does not stand after character {position}"
+            remedy = "It must return the words of the text unchanged and in order, as strings."
+            raise ValueError(f"{problem} of {text[:60]!r}. {remedy}")
         position = start + len(word)
         owner[start:position] = [number] * len(word)
     return owner
-
-
-def words_of_tokens(
-    text: str, spans: list[tuple[int, int]], spaced: list[int | None], owner: list[int] | None
-) -> list[int]:
-    """The word each token belongs to, numbered along the text.
-
-    Args:
-        spans: first character of each token, and one past its last.
-        spaced: the tokenizer's own word number of each token, None for special tokens.
-        owner: the word of each character, from a segmenter; None without one.
-    """
-    word_ids, last, number = [], None, -1
-    for token, ((start, end), word) in enumerate(zip(spans, spaced, strict=True)):
-        if word is None:
-            word_ids.append(NO_WORD)
-            continue
-        if owner is not None:
-            now = owner[start]
-        elif IS_UNSPACED.search(text, start, end):
-            now = ("token", token)  # equal to no other: the tokenizer may or may not split around such characters
-        else:
-            now = ("word", word)
-        number += now != last
-        last = now
-        word_ids.append(number)
-    return word_ids
-
-
-# Rows
 
 
 def check_row_length(row_length: int) -> None:
@@ -132,43 +94,28 @@ def check_row_length(row_length: int) -> None:
         raise RecipeError(f"--max_seq_length {row_length}: a row needs room for [CLS], a token and [SEP]: 3 or more.")
 
 
-def cut_apart(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
-    """Rows of their own for each document.
+def cut_apart(documents: Columns, row_length: int) -> Columns:
+    """Rows of their own for each document, from the columns of `tokenize_texts`; not padded.
 
     A document longer than a row is cut into pieces that have its first and its last token, [CLS] and [SEP], each. One
     without any other token is left out.
-
-    Args:
-        documents: token ids, with [CLS] in front and [SEP] at the end.
-        row_length: the most tokens of a row.
-        word_ids: as `tokenize_texts` gives them.
-
-    Returns:
-        input_ids of each row, not padded; and word_ids, if they were given.
-
-    Raises:
-        RecipeError: `row_length` leaves no room for a token between [CLS] and [SEP].
     """
     check_row_length(row_length)
-    columns = {"input_ids": documents} | ({} if word_ids is None else {"word_ids": word_ids})
-    pieces: Columns = {name: [] for name in columns}
-    for name, values in columns.items():
+    pieces: Columns = {name: [] for name in documents}
+    for name, values in documents.items():
         for first, *inside, last in values:
             for start in range(0, len(inside), row_length - 2):
                 pieces[name].append([first, *inside[start : start + row_length - 2], last])
     return pieces
 
 
-def pack(documents: list[list[int]], row_length: int, word_ids: list[list[int]] | None = None) -> Columns:
+def pack(documents: Columns, row_length: int) -> Columns:
     """The pieces of `cut_apart` side by side in rows of at most `row_length` tokens, as full as they get.
 
-    Positions start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so that none
-    attends to another. Rows come in the order of their first pieces, and the same documents give the same rows.
-
-    Returns:
-        input_ids and position_ids of each row, not padded; and word_ids, distinct within a row, if they were given.
+    Positions (`position_ids`) start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so
+    that none attends to another. Rows come in the order of their first pieces, and the same documents give the same.
     """
-    pieces = cut_apart(documents, row_length, word_ids)
+    pieces = cut_apart(documents, row_length)
     pieces["position_ids"] = [list(range(len(ids))) for ids in pieces["input_ids"]]
     rows: Columns = {name: [] for name in pieces}
     for chosen in fill_rows(list(map(len, pieces["input_ids"])), row_length):
@@ -184,11 +131,10 @@ def fill_rows(lengths: list[int], row_length: int) -> list[list[int]]:
     room: list[tuple[int, int]] = []  # (tokens left, row), sorted
     for piece in sorted(range(len(lengths)), key=lambda piece: -lengths[piece]):
         at = bisect_left(room, (lengths[piece], 0))
-        if at < len(room):
-            left, row = room.pop(at)
-        else:
-            left, row = row_length, len(rows)
+        if at == len(room):  # no row has so much room
+            room.append((row_length, len(rows)))
             rows.append([])
+        left, row = room.pop(at)
         rows[row].append(piece)
         insort(room, (left - lengths[piece], row))
     return sorted(sorted(row) for row in rows)
@@ -209,14 +155,10 @@ def number_rows(dataset: Dataset, for_evaluation: bool = False) -> Dataset:
     return dataset.add_column("epoch", [0] * len(dataset)) if for_evaluation else dataset
 
 
-# Masks
-
-
 class EpochClock(TrainerCallback):
     """The epoch of a `Trainer`, in memory that the processes which load its data read too.
 
-    A worker that lives through several epochs has a copy of the collator from before the first, and sees the epoch
-    change all the same.
+    A worker that lives through several epochs keeps its first copy of the collator, and sees the epoch change anyway.
     """
 
     def __init__(self) -> None:
@@ -240,43 +182,33 @@ def check_probability(mlm_probability: float) -> None:
         raise RecipeError(f"--mlm_probability {mlm_probability}: give a fraction above 0 and below 1; 0.15 is usual.")
 
 
+@dataclass
 class MaskingCollator:
     """Rows -> a batch for a masked LM: input_ids, attention_mask, position_ids and labels, padded on the right.
 
     A row has `input_ids`, `row` and, as far as they matter, `position_ids` (of `pack`), `word_ids` (whole words are
     masked) and `epoch` (instead of the clock's: see `number_rows`). `Trainer` drops the columns that the model
     does not take, so that it needs `remove_unused_columns=False`; and the clock among its callbacks.
-
-    Args:
-        tokenizer: for the ids of [MASK], of padding and of the other special tokens.
-        mlm_probability: the fraction of tokens to predict, in expectation.
-        seed: another seed, other masks.
-        clock: where the epoch is read; None: it is always 0.
     """
 
-    def __init__(
-        self,
-        tokenizer: PreTrainedTokenizerFast,
-        mlm_probability: float = 0.15,
-        seed: int = 0,
-        clock: EpochClock | None = None,
-    ) -> None:
-        check_probability(mlm_probability)
-        if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-            raise RecipeError(
-                "the tokenizer lacks [MASK] or [PAD]: take one of BERT's kind (plainformer.train_tokenizer)."
-            )
-        self.mlm_probability, self.seed, self.clock = mlm_probability, seed, clock
-        self.mask_id, self.pad_id = tokenizer.mask_token_id, tokenizer.pad_token_id
-        self.special_ids = np.array(sorted(tokenizer.all_special_ids))
-        self.ordinary_ids = np.setdiff1d(np.arange(len(tokenizer)), self.special_ids)
+    tokenizer: PreTrainedTokenizerFast
+    mlm_probability: float = 0.15  # the fraction of tokens to predict, in expectation
+    seed: int = 0  # another seed, other masks
+    clock: EpochClock | None = None  # where the epoch is read; None: it is always 0
+
+    def __post_init__(self) -> None:
+        check_probability(self.mlm_probability)
+        self.mask_id, self.pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
+        if self.mask_id is None or self.pad_id is None:
+            raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")
+        self.special_ids = np.array(sorted(self.tokenizer.all_special_ids))
+        self.ordinary_ids = np.setdiff1d(np.arange(len(self.tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)
-        lengths = [len(row["input_ids"]) for row in rows]
         return {
             "input_ids": pad(masked, self.pad_id),
-            "attention_mask": pad(([1] * length for length in lengths), 0),
+            "attention_mask": pad(map(np.ones_like, masked), 0),
             "position_ids": pad((row.get("position_ids", range(len(row["input_ids"]))) for row in rows), 0),
             "labels": pad(labels, IGNORE_INDEX),
         }
@@ -304,9 +236,8 @@ class MaskingCollator:
 def choose(words: np.ndarray, mlm_probability: float, generator: np.random.Generator) -> np.ndarray:
     """Whole words in random order until the fraction `mlm_probability` of the tokens is chosen: a mask, bool [N].
 
-    The word that would go beyond is taken with such a probability that the fraction is met in expectation, exactly and
-    for any lengths: always to leave it out would mask less, and long words too seldom. `words` has the word of each
-    token, [N].
+    `words` has the word of each token, [N]. The word that would go beyond is taken with such a probability that the
+    fraction is met in expectation, for any lengths: never to take it would mask less, and long words too seldom.
     """
     _, word, sizes = np.unique(words, return_inverse=True, return_counts=True)  # [N] and [W]
     order = generator.permutation(len(sizes))  # [W]

@@ -1,7 +1,6 @@
-"""One metric for each task: classes, several labels, numbers, entities and tags, answers, masked tokens.
+"""One metric for each task: figures by name.
 
-Every function returns figures by name. The names of a task's metrics stand beside its function, the one that chooses
-the best model first.
+The names of a task's metrics stand beside its function, the one that chooses the best model first.
 """
 
 import re
@@ -16,8 +15,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics.sequence_labeling import classification_report as entity_report
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
-from sklearn.metrics import accuracy_score, f1_score
-from sklearn.metrics import classification_report as tag_report
+from sklearn.metrics import accuracy_score, classification_report, f1_score
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
@@ -25,12 +23,8 @@ from transformers import EvalPrediction
 from ..losses_plainformer import IGNORE_INDEX
 
 # The characters of scripts that are written without spaces: Chinese, and Japanese with its kana.
-UNSPACED = (
-    r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f"
-    r"\U00020000-\U0003ffff"
-)
-
-# Classification of texts
+KANA = r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
+UNSPACED = KANA + r"\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
 CLASSIFICATION_METRICS = {
@@ -49,28 +43,20 @@ def score_single(prediction: EvalPrediction) -> dict[str, float]:
 def score_multi(prediction: EvalPrediction) -> dict[str, float]:
     """F1 over the labels (macro) and over all decisions (micro); accuracy: rows with exactly the right labels."""
     predictions, labels = prediction.predictions > 0, prediction.label_ids > 0.5  # logit 0 is probability 0.5
-    return {
-        "accuracy": accuracy_score(labels, predictions),
-        "f1": f1_score(labels, predictions, average="macro", zero_division=0),
-        "micro_f1": f1_score(labels, predictions, average="micro", zero_division=0),
-    }
+    macro, micro = (f1_score(labels, predictions, average=mean, zero_division=0) for mean in ("macro", "micro"))
+    return {"accuracy": accuracy_score(labels, predictions), "f1": macro, "micro_f1": micro}
 
 
 def score_regression(prediction: EvalPrediction) -> dict[str, float]:
     """Mean squared error and both correlations, which are 0 where all predictions are the same."""
     predictions, labels = prediction.predictions.reshape(-1), prediction.label_ids.reshape(-1)
-    is_constant = len(set(predictions)) < 2 or len(set(labels)) < 2
-    return {
-        "mse": float(np.mean((predictions - labels) ** 2)),
-        "pearson": 0.0 if is_constant else float(pearsonr(predictions, labels)[0]),
-        "spearman": 0.0 if is_constant else float(spearmanr(predictions, labels)[0]),
-    }
+    pearson = spearman = 0.0
+    if len(set(predictions)) > 1 and len(set(labels)) > 1:
+        pearson, spearman = float(pearsonr(predictions, labels)[0]), float(spearmanr(predictions, labels)[0])
+    return {"mse": float(np.mean((predictions - labels) ** 2)), "pearson": pearson, "spearman": spearman}
 
 
 CLASSIFICATION_SCORES = {SINGLE: score_single, MULTI: score_multi, REGRESSION: score_regression}
-
-
-# Tags of words
 
 OUTSIDE = "O"  # the tag of a word of no entity
 ENTITY_TAG = re.compile("(?P<prefix>[BIMELUS])(-(?P<kind>.+))?")
@@ -85,15 +71,16 @@ def are_entity_tags(names: Iterable[str]) -> bool:
     if not all(found):
         return False
     kinds = {match["kind"] for match in found}
-    return None not in kinds or (len(kinds) == 1 and any(match["prefix"] == "B" for match in found))
+    return None not in kinds or (kinds == {None} and any(match["prefix"] == "B" for match in found))
 
 
 def tag_metric_names(names: Sequence[str], each: bool) -> list[str]:
     """The metrics of these tags; with `each` those of each kind of entity (or tag) as well."""
-    is_of_entities = are_entity_tags(names)
-    kinds = {tag.partition("-")[2] or "WORD" for tag in names if tag != OUTSIDE} if is_of_entities else names
-    of_each = [f"{kind}_{name}" for kind in sorted(kinds) for name in EACH] if each else []
-    return [*(("f1", "precision", "recall", "accuracy") if is_of_entities else ("accuracy", "f1")), *of_each]
+    kinds, figures = set(names), ["accuracy", "f1"]
+    if are_entity_tags(names):
+        kinds = {tag.partition("-")[2] for tag in map(for_seqeval, names) if tag != OUTSIDE}
+        figures = ["f1", "precision", "recall", "accuracy"]
+    return figures + [f"{kind}_{name}" for kind in sorted(kinds) for name in EACH if each]
 
 
 def for_seqeval(tag: str) -> str:
@@ -121,22 +108,16 @@ def score_tags(
     """Accuracy, and the unweighted mean of F1 over the tags; the O of unseen words need not be one of them."""
     references, predictions = list(chain(*references)), list(chain(*predictions))
     present = [name for name in names if name in {*references, *predictions}]
-    report = tag_report(references, predictions, labels=present, output_dict=True, zero_division=0)
+    report = classification_report(references, predictions, labels=present, output_dict=True, zero_division=0)
     figures = {"accuracy": accuracy_score(references, predictions), "f1": report["macro avg"]["f1-score"]}
     return {**figures, **(_of_each_kind(report) if each else {})}
 
 
 def _of_each_kind(report: dict[str, dict[str, float]]) -> dict[str, float]:
     """Precision, recall, F1 and number of each kind of entity (or tag) in a classification report."""
-    return {
-        f"{kind}_{name}": float(scores[column])
-        for kind, scores in report.items()
-        if isinstance(scores, dict) and not kind.endswith(" avg")  # sklearn puts the accuracy among them
-        for name, column in EACH.items()
-    }
+    kinds = [kind for kind, scores in report.items() if isinstance(scores, dict) and not kind.endswith(" avg")]
+    return {f"{kind}_{name}": float(report[kind][column]) for kind in kinds for name, column in EACH.items()}
 
-
-# Answers to questions
 
 ANSWER_METRICS = ("f1", "exact_match")
 NEGATIVE_METRICS = ("has_answer_exact_match", "has_answer_f1", "no_answer_accuracy")  # where some have no answer
@@ -147,11 +128,9 @@ def score_answers(
 ) -> dict[str, float]:
     """Exact match and F1 in percent; for SQuAD 2 also of the questions with an answer, and those without alone.
 
-    Args:
-        references: the answers to each question, the best of which counts; none means that there is no answer.
+    Of several answers to a question the best one counts; a question with none has no answer.
     """
-    pairs = zip(predictions, references, strict=True)
-    scores = np.array([score_answer(text, answers) for text, answers in pairs]) * 100
+    scores = np.array([score_answer(*pair) for pair in zip(predictions, references, strict=True)]) * 100
     metrics = dict(zip(("exact_match", "f1"), scores.mean(0).tolist(), strict=True))
     if with_negative:
         has_answer = np.array([bool(answers) for answers in references])
@@ -165,10 +144,8 @@ def score_answers(
 
 def score_answer(text: str, references: list[str]) -> tuple[float, float]:
     """Exact match and F1 of a text and the reference nearest to it."""
-    ours = answer_words(text)
-    pairs = [(float(ours == words), overlap(ours, words)) for words in map(answer_words, references or [""])]
-    exact, f1 = zip(*pairs, strict=True)
-    return max(exact), max(f1)
+    ours, theirs = answer_words(text), list(map(answer_words, references or [""]))
+    return float(ours in theirs), max(overlap(ours, words) for words in theirs)
 
 
 def overlap(ours: list[str], theirs: list[str]) -> float:
@@ -185,18 +162,13 @@ def answer_words(text: str) -> list[str]:
     Chinese and Japanese are written without spaces: of these each character is a word, and other characters between
     them (digits, Latin letters) form words. Such texts also lose the punctuation that is not in ASCII.
     """
-    has_no_spaces = re.search(f"[{UNSPACED}]", text) is not None
-
-    def is_mark(character: str) -> bool:
-        is_other = has_no_spaces and unicodedata.category(character).startswith("P")
-        return is_other or character in string.punctuation
-
-    text = "".join(character for character in text.lower() if not is_mark(character))
+    marks = set(string.punctuation)
+    if re.search(f"[{UNSPACED}]", text):
+        marks |= {character for character in text if unicodedata.category(character).startswith("P")}
+    text = "".join(character for character in text.lower() if character not in marks)
     text = re.sub(r"\b(a|an|the)\b", " ", text)
     return re.findall(rf"[{UNSPACED}]|[^\s{UNSPACED}]+", text)
 
-
-# Masked tokens
 
 MASKED_LM_METRICS = ("loss", "perplexity", "accuracy")
 
@@ -204,7 +176,7 @@ MASKED_LM_METRICS = ("loss", "perplexity", "accuracy")
 def sum_up_rows(logits: Tensor, labels: Tensor) -> Tensor:
     """Logits [B, L, V] and labels [B, L] -> each row's summed loss and number of right predictions, [B, 2].
 
-    `Trainer` keeps what this returns for the whole evaluation, and would keep all logits without it.
+    `Trainer` would keep all logits of the whole evaluation otherwise.
     """
     masked = labels != IGNORE_INDEX
     predictions, references = logits[masked].float(), labels[masked]  # [N, V] and [N]
@@ -217,8 +189,7 @@ def sum_up_rows(logits: Tensor, labels: Tensor) -> Tensor:
 def score_masked(prediction: EvalPrediction) -> dict[str, float]:
     """Loss, perplexity and accuracy over all masked tokens, from what `sum_up_rows` returns.
 
-    The loss takes the place of `Trainer`'s, which averages over batches: that depends on their size, gives a token
-    more weight where few are masked, and changes with label smoothing.
+    The loss takes the place of `Trainer`'s, a mean over batches, which depends on their size and on label smoothing.
     """
     count = np.count_nonzero(prediction.label_ids != IGNORE_INDEX)
     loss, right = prediction.predictions.sum(axis=0, dtype=np.float64) / count

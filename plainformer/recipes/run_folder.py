@@ -11,7 +11,6 @@ from typing import Any
 from transformers import TrainingArguments
 
 from .arguments import Arguments, DataArguments, ModelArguments
-from .checkpoints import check_trained
 from .errors import RecipeError
 
 MARKER = "recipe.json"  # tells a folder of ours from somebody else's
@@ -27,7 +26,6 @@ FREE_NAMES = {
     *("preprocessing_num_workers", "eval_accumulation_steps"),  # how fast
     "given",  # which flags were given: their values count
 }
-DEFINES_ALL_THE_SAME = {"dataloader_drop_last"}
 
 
 @dataclass
@@ -45,6 +43,7 @@ class Run:
         self.folder = Path(self.training_args.output_dir)
         self.is_main = self.training_args.process_index == 0  # whether this process is the one that writes
         self.settings = _settings(self.model_args, self.data_args, self.training_args)
+        self.settings["number of processes"] = self.training_args.world_size
 
     def say(self, text: str) -> None:
         """A line on the terminal, of the main process."""
@@ -65,74 +64,86 @@ class Run:
 def open_run(recipe: str, arguments: Arguments, model_class: type) -> Run:
     """Check that `--output_dir` is free for a new run, or find where an earlier one is to be continued.
 
-    Nothing is written yet, so that a run that stops at its data leaves nothing behind: `train` and the others do.
-
-    Raises:
-        RecipeError: the folder holds something else, or another run, or this run with other settings; or there is
-            nothing to train and the checkpoint was trained for another task.
-        SystemExit: the run is finished already.
+    Anything else in it is a RecipeError; a run that is finished already ends the program. Nothing is written yet, so
+    that a run that stops at its data leaves nothing behind.
     """
     run = Run(recipe, *arguments, model_class)
-    check_trained(run.model_args, run.training_args, model_class)
     folder, resume = run.folder, _resume(run.training_args)
+    if not run.training_args.do_train:
+        _check_trained(run.model_args, model_class)
     if isinstance(resume, str) and Path(resume).resolve().parent != folder.resolve():
-        raise RecipeError(
-            f"--resume_from_checkpoint {resume} is not in --output_dir {folder}: a run continues in its own folder. "
-            f"To start from its weights, give --model_name_or_path {resume}."
-        )
+        problem = f"--resume_from_checkpoint {resume} is not in --output_dir {folder}, where a run continues."
+        raise RecipeError(f"{problem} To start from its weights, give --model_name_or_path {resume}.")
     with run.training_args.main_process_first(desc="look into the output folder"):
-        old = _look_into(folder, recipe, resume)
-        if old and resume:
-            _check_same_settings(folder, old["settings"], run.settings)
-        if resume:
-            run.checkpoint = _find_checkpoint(folder, resume)
+        _look_into(run, resume)
+        last = last_checkpoint(folder)
+    if isinstance(resume, str) and not _is_complete(Path(resume)):
+        remedy = f"the last complete one is {last}" if last else "there is no complete one yet"
+        raise RecipeError(f"--resume_from_checkpoint {resume} is no complete checkpoint; {remedy}.")
     if resume:
-        run.say(
-            f"continuing from {run.checkpoint}" if run.checkpoint else f"{folder} has no checkpoint yet: starting anew"
-        )
+        run.checkpoint = resume if isinstance(resume, str) else last
+        nothing = f"{folder} has no checkpoint yet: starting anew"
+        run.say(f"continuing from {run.checkpoint}" if run.checkpoint else nothing)
     return run
+
+
+def _check_trained(model_args: ModelArguments, model_class: type) -> None:
+    """A run that does not train needs a checkpoint of its own task: the outputs of another head would be noise."""
+    needed, found = head_of([model_class.__name__]), head_of(model_args.checkpoint_config().get("architectures"))
+    if found != needed and (needed, found) != ("ForMaskedLM", "ForPreTraining"):
+        problem = f"it is a {found or 'model without a head'}, and a {needed} is needed"
+        source = f"--model_name_or_path {model_args.model_name_or_path}"
+        raise RecipeError(f"{source} was never trained for this ({problem}): train it first, with --train_file.")
+
+
+def head_of(architectures: list[str] | None) -> str:
+    """The part of the first class's name that says which head it has: "ForMaskedLM", ..., or "" for none."""
+    name = architectures[0] if architectures else ""
+    return name[name.find("For") :] if "For" in name else ""
 
 
 def _resume(training_args: TrainingArguments) -> str | bool:
     """The value of `--resume_from_checkpoint`: a checkpoint, True for the last one, or False."""
     value = str(training_args.resume_from_checkpoint or "false")
-    if value.lower() not in ("true", "false"):
-        return value
-    if training_args.save_only_model and value.lower() == "true":
-        raise RecipeError(
-            "--save_only_model keeps no optimizer, and without it no run continues: leave out one of the two."
-        )
-    return value.lower() == "true"
+    if value.lower() == "true" and training_args.save_only_model:
+        raise RecipeError("--save_only_model keeps no optimizer, and without it no run continues: leave one out.")
+    return {"true": True, "false": False}.get(value.lower(), value)
 
 
-def _look_into(folder: Path, recipe: str, resume: str | bool) -> dict[str, Any] | None:
-    """What `recipe.json` says of an earlier run in the folder that may be continued; None where there is none.
+def _look_into(run: Run, resume: str | bool) -> None:
+    """Raise a RecipeError unless the folder is free for this run, or holds its first part.
 
     A run that never came to a checkpoint has nothing to lose or to continue, and counts as none.
     """
+    folder, named = run.folder, f"--output_dir {run.folder}"
     if folder.exists() and not folder.is_dir():
-        raise RecipeError(f"--output_dir {folder} is a file: name a folder.")
+        raise RecipeError(f"{named} is a file: name a folder.")
     if not folder.exists() or not any(folder.iterdir()):
-        return None
+        return
     try:
         old = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        status, name, _ = old["status"], old["recipe"], old["settings"]
+        is_finished, recipe, settings = old["status"] == "finished", old["recipe"], old["settings"]
     except (FileNotFoundError, ValueError, KeyError, TypeError):
-        raise RecipeError(f"--output_dir {folder} holds something else than a run of a recipe: name another.") from None
-    is_finished = status == "finished"
+        raise RecipeError(f"{named} holds something else than a run of a recipe: name another.") from None
     if not is_finished and not any(folder.glob("checkpoint-*")) and not any(folder.glob("*.safetensors")):
-        return None
+        return
+    if not resume and is_finished:
+        raise RecipeError(f"{named} holds a finished run of {recipe}: name another --output_dir.")
     if not resume:
-        state, go_on = "a finished run", ""
-        if not is_finished:
-            state, go_on = "an unfinished run", "continue it with --resume_from_checkpoint true, or "
-        raise RecipeError(f"--output_dir {folder} holds {state} of {name}: {go_on}name another --output_dir.")
-    if name != recipe:
-        raise RecipeError(f"--output_dir {folder} holds a run of {name}, not of {recipe}: name another.")
+        remedy = "continue it with --resume_from_checkpoint true, or name another --output_dir."
+        raise RecipeError(f"{named} holds an unfinished run of {recipe}: {remedy}")
+    if recipe != run.recipe:
+        raise RecipeError(f"{named} holds a run of {recipe}, not of {run.recipe}: name another.")
     if is_finished:
         print(f"{folder} holds a finished run: there is nothing to continue. Use it with --model_name_or_path {folder}")
         raise SystemExit(0)
-    return old
+    # Another version of transformers may have other arguments: only those that both know are compared.
+    common = [name for name in run.settings if name in settings]
+    pairs = {name: (settings[name], run.settings[name]) for name in common if settings[name] != run.settings[name]}
+    if pairs:
+        changed = "; ".join(f"{name} was {old!r} and is {new!r}" for name, (old, new) in pairs.items())
+        remedy = "Give the same ones to continue it, or name another --output_dir."
+        raise RecipeError(f"the run in {folder} was started with other settings: {changed}. {remedy}")
 
 
 def _settings(*arguments: Any) -> dict[str, Any]:
@@ -140,18 +151,13 @@ def _settings(*arguments: Any) -> dict[str, Any]:
     settings = {}
     for group in arguments:
         values = group.to_dict() if isinstance(group, TrainingArguments) else dataclasses.asdict(group)
-        settings.update({name: value for name, value in values.items() if not is_free(name)})
-        if isinstance(group, TrainingArguments):
-            settings["number of processes"] = group.world_size
+        free = {name for name in values if name in FREE_NAMES or name.startswith(FREE_PREFIXES)}
+        free -= {"dataloader_drop_last"}
+        settings |= {name: value for name, value in values.items() if name not in free}
     for name in ("train_file", "validation_file"):
         if settings.get(name) and os.path.isfile(settings[name]):
             settings[name] = f"{Path(settings[name]).name}, SHA-256 {_digest(settings[name])}"
     return json.loads(json.dumps(settings, default=str))
-
-
-def is_free(name: str) -> bool:
-    """Whether an argument may change between the two halves of a run."""
-    return (name in FREE_NAMES or name.startswith(FREE_PREFIXES)) and name not in DEFINES_ALL_THE_SAME
 
 
 def _digest(path: str) -> str:
@@ -160,28 +166,6 @@ def _digest(path: str) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _check_same_settings(folder: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
-    """Another version of transformers may have other arguments: only those that both know are compared."""
-    changed = [
-        f"{name} was {old[name]!r} and is {new[name]!r}" for name in new if name in old and old[name] != new[name]
-    ]
-    if changed:
-        raise RecipeError(
-            f"the run in {folder} was started with other settings: {'; '.join(changed)}. Give the same ones to "
-            "continue it, or name another --output_dir."
-        )
-
-
-def _find_checkpoint(folder: Path, resume: str | bool) -> str | None:
-    last = last_checkpoint(folder)
-    if isinstance(resume, bool):
-        return last
-    if not _is_complete(Path(resume)):
-        remedy = f"the last complete one is {last}" if last else "there is no complete one yet"
-        raise RecipeError(f"--resume_from_checkpoint {resume} is no complete checkpoint; {remedy}.")
-    return resume
 
 
 def last_checkpoint(folder: Path) -> str | None:

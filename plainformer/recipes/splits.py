@@ -1,13 +1,13 @@
 """From files, or a dataset of the Hub, to the splits `train`, `validation` and `test`; and samples of them.
 
-The order in a recipe: `load_data`, `find_column` for each column, the checks (they look at whole files, so that a row
+The order in a recipe: `read_splits`, `find_column` for each column, the checks (they look at whole files, so that a row
 can be traced to its line), and then `cut`, which cuts off a validation set and takes samples.
 """
 
 import hashlib
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +15,35 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from .arguments import DataArguments, check_at_least
 from .columns import did_you_mean, read_column, source_of
-from .data_files import FORMATS, check_json_lines, file_format, json_layout, read_rows, text_features
+from .data_files import FORMATS, check_json_lines, file_format, is_json_lines, read_rows
 from .errors import DataError
 from .run_folder import Run
 
 SPLITS = ("train", "validation", "test")
 READERS = 2  # raise it when a reader reads the same file in another way: it is a part of the cache's key
+STRING = Value("string")
+NO_ROWS = "holds no rows: give a file with data in it."
 
 
 def read_splits(run: Run) -> DatasetDict:
-    """The splits that the run needs, as `load_data` reads them."""
-    args = run.training_args
-    needed = (args.do_train, args.do_eval, args.do_predict)
-    splits = [split for split, is_needed in zip(SPLITS, needed, strict=True) if is_needed]
-    return load_data(run.data_args, splits, run.model_args.cache_dir)
+    """The splits that the run needs, as they are in the files.
 
-
-def load_data(data_args: DataArguments, needed: Iterable[str], cache_dir: str | None = None) -> DatasetDict:
-    """Read the splits that are `needed` (of `train`, `validation`, `test`), as they are in the files.
-
-    A validation split that `cut` will take from the training data is not asked for here. A column of class numbers
-    with names (`ClassLabel`, on the Hub and in some Parquet files) comes as the names.
-
-    Raises:
-        DataError: a file is missing, empty, in another encoding, ragged, or not what its name says.
+    A validation split that `cut` will take from the training data is not read here. A column of class numbers with
+    names (`ClassLabel`, on the Hub and in some Parquet files) comes as the names. What cannot be read is a DataError.
     """
+    data_args, args, cache_dir = run.data_args, run.training_args, run.model_args.cache_dir
     _check_arguments(data_args)
-    wanted = [split for split in SPLITS if split in set(needed)]
-    if "validation" in wanted and is_cut_off(data_args):
-        wanted = ["train", *(split for split in wanted if split == "test")]
+    cuts = args.do_eval and is_cut_off(data_args)
+    needed = (args.do_train or cuts, args.do_eval and not cuts, args.do_predict)
+    splits = [split for split, is_needed in zip(SPLITS, needed, strict=True) if is_needed]
     if data_args.dataset_name:
-        data = _load_from_hub(data_args, wanted, cache_dir)
+        data = _load_from_hub(data_args, splits, cache_dir)
     else:
-        data = DatasetDict({split: _load_file(data_args, split, cache_dir) for split in wanted})
-    for split, dataset in data.items():
-        if not len(dataset):
-            raise DataError(f"{source_of(data_args, split)} holds no rows: give a file with data in it.")
-    return DatasetDict({split: _name_class_labels(dataset) for split, dataset in data.items()})
+        data = {split: _load_file(data_args, split, cache_dir) for split in splits}
+    for split, rows in data.items():
+        if not len(rows):
+            raise DataError(f"{source_of(data_args, split)} {NO_ROWS}")
+    return DatasetDict({split: _name_class_labels(rows) for split, rows in data.items()})
 
 
 def is_cut_off(data_args: DataArguments) -> bool:
@@ -60,58 +52,48 @@ def is_cut_off(data_args: DataArguments) -> bool:
 
 
 def _check_arguments(data_args: DataArguments) -> None:
-    if data_args.dataset_name and any(data_args.file_of(split) for split in SPLITS):
-        raise DataError(
-            "--dataset_name and files are given: leave out one of the two, or it is unclear which is meant."
-        )
+    percentage = data_args.validation_split_percentage
+    if data_args.dataset_name and any(map(data_args.file_of, SPLITS)):
+        raise DataError("--dataset_name and files are given: leave out one of the two, to say which is meant.")
     if data_args.file_format not in (None, *FORMATS):
         raise DataError(f"--file_format {data_args.file_format} is not known: choose one of {', '.join(FORMATS)}.")
-    percentage = data_args.validation_split_percentage
     if percentage is not None and not 1 <= percentage <= 99:
         raise DataError(f"--validation_split_percentage {percentage}: give a whole number from 1 to 99.")
     if percentage is not None and data_args.validation_file:
-        raise DataError(
-            f"--validation_split_percentage {percentage} and --validation_file {data_args.validation_file} are given: "
-            "leave out one of the two."
-        )
-    check_at_least(
-        data_args, 1, "max_train_samples", "max_eval_samples", "max_predict_samples", "early_stopping_patience"
-    )
+        raise DataError("--validation_split_percentage and --validation_file are given: leave out one of the two.")
+    check_at_least(data_args, max_train_samples=1, max_eval_samples=1, max_predict_samples=1, early_stopping_patience=1)
 
 
-# Loading
-
-
-def _load_from_hub(data_args: DataArguments, wanted: list[str], cache_dir: str | None) -> DatasetDict:
+def _load_from_hub(data_args: DataArguments, needed: list[str], cache_dir: str | None) -> dict[str, Dataset]:
+    name = f"--dataset_name {data_args.dataset_name}"
     try:
         data = load_dataset(data_args.dataset_name, data_args.dataset_config_name, cache_dir=cache_dir)
     except Exception as error:  # whatever the network, the Hub or the dataset says
-        raise DataError(f"--dataset_name {data_args.dataset_name} could not be loaded: {error}") from error
-    missing = [split for split in wanted if split not in data]
+        raise DataError(f"{name} could not be loaded: {error}") from error
+    missing = [split for split in needed if split not in data]
     if missing:
-        raise DataError(
-            f"--dataset_name {data_args.dataset_name} has no split {' and no '.join(map(repr, missing))}, only "
-            f"{', '.join(map(repr, data))}. For a validation split give --validation_split_percentage; otherwise say "
-            "what to do with --do_train, --do_eval and --do_predict."
-        )
-    return DatasetDict({split: data[split] for split in wanted})
+        problem = f"has no split {' and no '.join(map(repr, missing))}, only {', '.join(map(repr, data))}"
+        remedy = "Give --validation_split_percentage, or say what to do with --do_train, --do_eval and --do_predict."
+        raise DataError(f"{name} {problem}. {remedy}")
+    return {split: data[split] for split in needed}
 
 
 def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> Dataset:
     path = data_args.file_of(split)
-    if path is None:
-        raise DataError(f"there is no {split} data: give --{split}_file.")
-    check_file(path, f"--{split}_file")
+    check_file(path, split)
     kind = file_format(path, data_args.file_format)
-    if kind == "parquet" or (kind == "json" and json_layout(path) == "lines"):
+    if kind == "parquet" or (kind == "json" and is_json_lines(path)):
         return _load_with_datasets(kind, path, cache_dir)
+    first = next(_rows_for_cache(kind, path, ()), None)
+    if first is None:
+        raise DataError(f"{path} {NO_ROWS}")
+    # A CSV file says nothing about types. Guessed ones depend on the rest of the column: a review "1984" would be a
+    # number, and the label "NA" a missing value. JSON alone has types of its own.
+    of_strings = {name: Sequence(STRING) if isinstance(value, list) else STRING for name, value in first.items()}
+    features = Features(of_strings) if kind != "json" else None
     # A cached dataset is found again by these arguments, and a file that was changed has another stamp.
-    status = os.stat(path)
-    stamp = (status.st_size, status.st_mtime_ns, READERS)
+    stamp = (os.stat(path).st_size, os.stat(path).st_mtime_ns, READERS)
     arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": stamp}
-    if next(_rows_for_cache(kind, path, ()), None) is None:
-        raise DataError(f"{path} holds no rows: give a file with data in it.")
-    features = text_features(kind, path)
     try:
         return Dataset.from_generator(_rows_for_cache, gen_kwargs=arguments, features=features, cache_dir=cache_dir)
     except Exception as error:
@@ -120,15 +102,18 @@ def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> D
         raise own or DataError(f"{path} could not be read as {kind}: {causes[-1]}") from error
 
 
-def check_file(path: str, flag: str) -> None:
+def check_file(path: str | None, split: str) -> None:
     """Raise a DataError unless `path` is a file with something in it."""
+    name = f"--{split}_file {path}"
+    if path is None:
+        raise DataError(f"there is no {split} data: give --{split}_file.")
     if not os.path.exists(path):
         close = did_you_mean(Path(path).name, [item.name for item in Path(path).absolute().parent.glob("*")])
-        raise DataError(f"{flag} {path} does not exist (looked from {os.getcwd()}): check the path.{close}")
+        raise DataError(f"{name} does not exist (looked from {os.getcwd()}): check the path.{close}")
     if os.path.isdir(path):
-        raise DataError(f"{flag} {path} is a folder: give a file.")
+        raise DataError(f"{name} is a folder: give a file.")
     if os.path.getsize(path) == 0:
-        raise DataError(f"{flag} {path} is empty: give a file with data in it.")
+        raise DataError(f"{name} is empty: give a file with data in it.")
 
 
 def _rows_for_cache(kind: str, path: str, stamp: tuple[int, ...]) -> Iterator[dict]:
@@ -156,15 +141,14 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _name_class_labels(dataset: Dataset) -> Dataset:
+def _name_class_labels(rows: Dataset) -> Dataset:
     """Columns of class numbers as class names; -1, which means unlabelled, as None."""
-    for name, feature in dataset.features.items():
+    for column, feature in rows.features.items():
         inner = getattr(feature, "feature", feature)
         if isinstance(inner, ClassLabel):
-            plain = Value("string") if inner is feature else Sequence(Value("string"))
-            features = Features({**dataset.features, name: plain})
-            dataset = dataset.map(_class_name, fn_kwargs={"column": name, "names": inner.names}, features=features)
-    return dataset
+            features = Features({**rows.features, column: STRING if inner is feature else Sequence(STRING)})
+            rows = rows.map(_class_name, fn_kwargs={"column": column, "names": inner.names}, features=features)
+    return rows
 
 
 def _class_name(row: dict, column: str, names: list[str]) -> dict:
@@ -174,16 +158,12 @@ def _class_name(row: dict, column: str, names: list[str]) -> dict:
     return {column: names[value] if value is not None and value >= 0 else None}
 
 
-# Preparing
-
-
 def drop_missing_labels(
     data: DatasetDict, column: str, is_missing: Callable[[Any], bool], run: Run, some_may_be: bool = False
 ) -> DatasetDict:
     """The data, without the labels of the test split where they are missing: it is predicted, and not measured.
 
-    Args:
-        some_may_be: an empty label is an answer too, so that labels are missing only where all of them are empty.
+    With `some_may_be` an empty label is an answer too, so that labels are missing only where all of them are empty.
     """
     if "test" not in data or column not in data["test"].column_names:
         return data
@@ -195,46 +175,31 @@ def drop_missing_labels(
 
 
 def map_splits(data: dict[str, Dataset], function: Callable, run: Run, **options: Any) -> dict[str, Dataset]:
-    """Each split with `function` applied to batches of its rows, whose columns take the place of the old ones.
-
-    The main process does it first, so that the others find its cache.
-    """
-    options = {"num_proc": run.data_args.preprocessing_num_workers, **options}
+    """Each split with `function` applied to batches of its rows, whose columns take the place of the old ones."""
+    options = {"num_proc": run.data_args.preprocessing_num_workers, "batched": True, **options}
+    options["load_from_cache_file"] = not run.data_args.overwrite_cache
     mapped = {}
     for split, rows in data.items():
-        with run.training_args.main_process_first(desc=split):
-            mapped[split] = rows.map(
-                function,
-                batched=True,
-                remove_columns=rows.column_names,
-                load_from_cache_file=not run.data_args.overwrite_cache,
-                desc=split,
-                **options,
-            )
+        with run.training_args.main_process_first(desc=split):  # so that the others find its cache
+            mapped[split] = rows.map(function, remove_columns=rows.column_names, desc=split, **options)
     return mapped
 
 
-# Samples
-
-
-def cut(data: DatasetDict, data_args: DataArguments, seed: int, same: Iterable[str]) -> DatasetDict:
+def cut(data: DatasetDict, data_args: DataArguments, seed: int, same: list[str]) -> DatasetDict:
     """Cut off the validation set where `--validation_split_percentage` asks for it, and take the `--max_..._samples`.
 
     Samples for training and evaluation are drawn at random, since files are often sorted by label; for prediction they
-    are the first rows. Both keep the order of the file.
-
-    Args:
-        same: rows that agree in these columns are duplicates, and stay on one side of the cut.
+    are the first rows. Both keep the order of the file. Rows that agree in the columns `same` are duplicates, and stay
+    on one side of the cut.
     """
     data = DatasetDict(data)
     if is_cut_off(data_args) and "train" in data:
-        data["train"], data["validation"] = _cut_off(data["train"], data_args, seed, list(same))
+        data["train"], data["validation"] = _cut_off(data["train"], data_args, seed, same)
     samples = (data_args.max_train_samples, data_args.max_eval_samples, data_args.max_predict_samples)
-    most = dict(zip(SPLITS, samples, strict=True))
-    for split, rows in data.items():
-        if most[split] is not None and most[split] < len(rows):
-            drawn = random.Random(seed).sample(range(len(rows)), most[split]) if split != "test" else range(most[split])
-            data[split] = rows.select(sorted(drawn))
+    for split, most in zip(SPLITS, samples, strict=True):
+        if split in data and most is not None and most < (count := len(data[split])):
+            drawn = range(most) if split == "test" else random.Random(seed).sample(range(count), most)
+            data[split] = data[split].select(sorted(drawn))
     return data
 
 
@@ -243,14 +208,11 @@ def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]
     keys = [hashlib.md5(repr(cells).encode()).digest() for cells in texts]
     distinct = list(dict.fromkeys(keys))
     random.Random(seed).shuffle(distinct)
-    size = round(len(distinct) * data_args.validation_split_percentage / 100)
-    if not 0 < size < len(distinct):
-        raise DataError(
-            f"--validation_split_percentage {data_args.validation_split_percentage} of {len(distinct)} distinct rows "
-            f"in {source_of(data_args, 'train')} leaves one of the two sides empty: choose another or give a file."
-        )
-    chosen = set(distinct[:size])
-    sides: tuple[list[int], list[int]] = ([], [])
-    for row, key in enumerate(keys):
-        sides[key in chosen].append(row)
+    percentage = data_args.validation_split_percentage
+    chosen = set(distinct[: round(len(distinct) * percentage / 100)])
+    if not 0 < len(chosen) < len(distinct):
+        problem = f"{percentage} of {len(distinct)} distinct rows in {source_of(data_args, 'train')}"
+        remedy = "leaves one of the two sides empty: choose another or give a file."
+        raise DataError(f"--validation_split_percentage {problem} {remedy}")
+    sides = [[row for row, key in enumerate(keys) if (key in chosen) is side] for side in (False, True)]
     return rows.select(sides[0]), rows.select(sides[1])

@@ -27,32 +27,23 @@ Measure = Callable[[EvalPrediction], dict[str, float]]
 
 
 class OrderedTrainer(Trainer):
-    """A Trainer whose predictions come in the order of the rows.
-
-    Grouping by length, which is meant for training, sorts the rows that are evaluated and predicted too, and the
-    predictions come back in that order.
-    """
+    """A Trainer whose predictions come in the order of the rows, although grouping by length sorts them."""
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        with self._in_order():
-            return super().get_eval_dataloader(eval_dataset)
+        return self._in_order(super().get_eval_dataloader, eval_dataset)
 
     def get_test_dataloader(self, test_dataset: Any) -> DataLoader:
-        with self._in_order():
-            return super().get_test_dataloader(test_dataset)
+        return self._in_order(super().get_test_dataloader, test_dataset)
 
-    @contextmanager
-    def _in_order(self) -> Iterator[None]:
+    def _in_order(self, make: Callable[[Any], DataLoader], rows: Any) -> DataLoader:
         """The setting has one name in transformers 4 and another in 5."""
         settings = {"group_by_length": False, "train_sampling_strategy": "random"}
         before = {name: getattr(self.args, name) for name in settings if hasattr(self.args, name)}
-        for name in before:
-            setattr(self.args, name, settings[name])
+        vars(self.args).update({name: settings[name] for name in before})
         try:
-            yield
+            return make(rows)
         finally:
-            for name, value in before.items():
-                setattr(self.args, name, value)
+            vars(self.args).update(before)
 
 
 class BestCheckpointHere(TrainerCallback):
@@ -63,7 +54,7 @@ class BestCheckpointHere(TrainerCallback):
             state.best_model_checkpoint = str(Path(args.output_dir) / Path(state.best_model_checkpoint).name)
 
 
-def make_trainer(
+def train_and_evaluate(
     run: Run,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
@@ -71,20 +62,17 @@ def make_trainer(
     measures: dict[str, Measure],
     callbacks: Iterable[TrainerCallback] = (),
     **options: Any,
-) -> Trainer:
-    """The trainer of a run.
+) -> tuple[dict[str, float], Any]:
+    """Train, evaluate and predict, as far as the run does: all metrics, and the test split's predictions or None.
 
-    Args:
-        inputs: for each split what the model takes.
-        measures: for each split that has labels the function from predictions to metrics.
-        callbacks: those of the recipe; early stopping, if it was asked for, and what a run needs anyway are added.
-        options: further arguments of `Trainer`.
+    `inputs` are what the model takes of each split; `measures` are the functions from predictions to metrics of those
+    splits that have labels; `options` are further arguments of `Trainer`.
     """
-    patience = run.data_args.early_stopping_patience
+    args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
-    return OrderedTrainer(
+    trainer = OrderedTrainer(
         model=model,
-        args=run.training_args,
+        args=args,
         train_dataset=inputs.get("train"),
         eval_dataset=inputs.get("validation"),
         processing_class=tokenizer,
@@ -92,28 +80,16 @@ def make_trainer(
         callbacks=[*callbacks, BestCheckpointHere(), *stopping],
         **options,
     )
-
-
-def train_and_evaluate(
-    run: Run, trainer: Trainer, inputs: dict[str, Dataset], measures: dict[str, Measure]
-) -> tuple[dict[str, float], Any]:
-    """Train, evaluate and predict, as far as the run does.
-
-    Returns:
-        The metrics of all three, which are in `train_results.json`, `eval_results.json` and `predict_results.json` too;
-        and the predictions for the test split, or None.
-    """
-    args, metrics, predictions = run.training_args, {}, None
     run.write("running")
+    metrics, predictions = {}, None
     if args.do_train:
-        metrics |= _train(run, trainer)
+        metrics |= _report(trainer, "train", inputs["train"], _train(run, trainer))
     if args.do_eval:
-        rows = inputs["validation"]
-        metrics |= _report(trainer, "eval", {**trainer.evaluate(eval_dataset=rows), "eval_samples": len(rows)})
+        metrics |= _report(trainer, "eval", inputs["validation"], trainer.evaluate())
     if args.do_predict:
-        trainer.compute_metrics, rows = measures.get("test"), inputs["test"]
-        output = trainer.predict(rows, metric_key_prefix="predict")
-        metrics |= _report(trainer, "predict", {**output.metrics, "predict_samples": len(rows)})
+        trainer.compute_metrics = measures.get("test")
+        output = trainer.predict(inputs["test"], metric_key_prefix="predict")
+        metrics |= _report(trainer, "predict", inputs["test"], output.metrics)
         predictions = output.predictions
     return metrics, predictions
 
@@ -127,16 +103,14 @@ def _train(run: Run, trainer: Trainer) -> dict[str, float]:
         result = trainer.train(resume_from_checkpoint=run.checkpoint)
     trainer.save_model()
     trainer.save_state()
-    return _report(trainer, "train", {**result.metrics, "train_samples": len(trainer.train_dataset)})
+    return result.metrics
 
 
-def _report(trainer: Trainer, split: str, metrics: dict[str, float]) -> dict[str, float]:
-    trainer.log_metrics(split, metrics)
-    trainer.save_metrics(split, metrics)
+def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float]) -> dict[str, float]:
+    metrics = {**metrics, f"{name}_samples": len(rows)}
+    trainer.log_metrics(name, metrics)
+    trainer.save_metrics(name, metrics)
     return metrics
-
-
-# The end of the program
 
 
 class Terminated(KeyboardInterrupt):
@@ -173,7 +147,5 @@ def launch(main: Callable[[], Any]) -> None:
     except (RecipeError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except Terminated:
-        sys.exit(143)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as signalled:
+        sys.exit(143 if isinstance(signalled, Terminated) else 130)

@@ -170,9 +170,8 @@ def make_documents(count: int, most: int = 30) -> list[list[int]]:
 
 def make_packed_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
     """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
-    rows = [
-        {"input_ids": ids, "row": row} for row, ids in enumerate(pack(make_documents(count * 4), length)["input_ids"])
-    ]
+    packed = pack({"input_ids": make_documents(count * 4)}, length)["input_ids"]
+    rows = [{"input_ids": ids, "row": row} for row, ids in enumerate(packed)]
     for row in rows if word_length else []:
         sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))
         words = np.repeat(np.arange(len(sizes)), sizes)[: len(row["input_ids"])]

@@ -120,18 +120,19 @@ def documents_of(row_ids: list[int], positions: list[int]) -> list[list[int]]:
 
 def test_rows_are_full_and_hold_each_document_once():
     documents = make_documents(500)
-    rows = pack(documents, 64)
+    rows = pack({"input_ids": documents}, 64)
     found = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
     assert sorted(found) == sorted(documents)
     tokens = sum(map(len, documents))
     assert max(map(len, rows["input_ids"])) <= 64
     assert len(rows["input_ids"]) < 1.02 * tokens / 64 + 1
-    assert rows == pack(documents, 64)
+    assert rows == pack({"input_ids": documents}, 64)
 
 
 def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
     long = [101, *range(1000, 1100), 102]
-    rows = pack([long, [101, 7, 102], [101, 102]], 32, [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]])
+    words = [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]]
+    rows = pack({"input_ids": [long, [101, 7, 102], [101, 102]], "word_ids": words}, 32)
     parts = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
     assert all(part[0] == 101 and part[-1] == 102 and len(part) > 2 for part in parts)
     assert [len(part) for part in parts] == [32, 32, 32, 12, 3]
@@ -139,19 +140,20 @@ def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
 
 
 def test_documents_of_a_row_have_no_word_in_common():
-    rows = pack([[101, 5, 6, 102], [101, 7, 102], [101, 8, 9, 102]], 16, [[-1, 0, 0, -1], [-1, 0, -1], [-1, 0, 1, -1]])
+    ids, words = [[101, 5, 6, 102], [101, 7, 102], [101, 8, 9, 102]], [[-1, 0, 0, -1], [-1, 0, -1], [-1, 0, 1, -1]]
+    rows = pack({"input_ids": ids, "word_ids": words}, 16)
     assert rows["word_ids"] == [[-1, 0, 0, -1, -1, 1, -1, -1, 2, 3, -1]]
 
 
 def test_a_row_too_short_for_a_token_is_refused():
     with pytest.raises(ValueError, match="--max_seq_length 2: a row needs room"):
-        pack([[101, 5, 102]], 2)
+        pack({"input_ids": [[101, 5, 102]]}, 2)
 
 
 def test_packs_inside_a_map(tokenizer):
     texts = Dataset.from_dict({"text": [ENGLISH, CHINESE, "short", "也短"] * 10})
     rows = texts.map(
-        lambda batch: pack(row_length=32, **rename(tokenize_texts(batch["text"], tokenizer))),
+        lambda batch: pack(tokenize_texts(batch["text"], tokenizer), row_length=32),
         batched=True,
         batch_size=20,
         remove_columns="text",
@@ -160,13 +162,9 @@ def test_packs_inside_a_map(tokenizer):
     assert len(rows) < len(texts) and max(map(len, rows["input_ids"])) <= 32
 
 
-def rename(columns: dict) -> dict:
-    return {"documents": columns["input_ids"], "word_ids": columns["word_ids"]}
-
-
 def test_packed_rows_compute_what_the_documents_do_alone(tokenizer, variant):
     """Through the collator: masks, padding and positions as a model gets them."""
-    rows = pack(make_documents(12, most=10), 16)
+    rows = pack({"input_ids": make_documents(12, most=10)}, 16)
     rows = [{"input_ids": i, "position_ids": p, "row": n} for n, (i, p) in enumerate(zip(*rows.values(), strict=True))]
     assert any(row["position_ids"].count(0) > 1 for row in rows) and len({len(row["input_ids"]) for row in rows}) > 1
     batch = MaskingCollator(tokenizer)(rows)

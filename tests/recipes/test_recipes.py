@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import prepare_data
@@ -723,7 +724,7 @@ BAD_FILES = {
     ),
     "no-object": ("train.jsonl", '{"text": "a", "label": 1}\n[1, 2]\n', "line 2: '[1, 2]' is no JSON object"),
     "json": ("train.json", "[\n{},\n]", "train.json, line 3, column 1: not JSON"),
-    "json-value": ("train.json", '{"data": [\n"a"]}', "train.json, record 1: 'a' is no object"),
+    "json-value": ("train.json", '{"data": [\n"a"]}', "train.json, record 1: 'a' is no JSON object"),
     "number-text": ("train.jsonl", '{"text": 1, "label": "a"}\n', "'text' is no text"),
     "parquet": ("train.parquet", "not parquet", "train.parquet is not a readable Parquet file"),
     "extension": ("train.xlsx", "a", "what .xlsx holds is not known. Rename it to one of .csv"),
@@ -765,9 +766,10 @@ def test_misspelt_column_gets_the_nearest_name(run, files):
 def test_label_that_training_never_had(run, files, tmp_path):
     rows = [*make_rows(2), {"text": "so so", "label": "pso"}]
     dev = write(tmp_path / "dev.csv", rows)
-    with pytest.raises(DataError, match="dev.csv, line 4: the training data never has the label 'pso' .* mean 'pos'?"):
+    message = "'label' has labels that the training data never has, only neg, pos.* line 4. The first is 'pso'. Did you"
+    with pytest.raises(DataError, match=f"1 row of .*dev.csv: {message} mean 'pos'"):
         run("--train_file", files[1], "--validation_file", dev, *TINY)
-    with pytest.raises(DataError, match="test.csv, line 4: the training data never has the label 'pso'"):
+    with pytest.raises(DataError, match=f"1 row of .*test.csv: {message}"):
         run("--train_file", files[1], "--test_file", shutil.copy(dev, tmp_path / "test.csv"), *TINY)
 
 
@@ -787,8 +789,10 @@ def load(tmp_path: Path, **arguments):
     args = DataArguments(
         **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
     )
-    needed = [split for split in splits.SPLITS if args.file_of(split)]
-    return args, splits.load_data(args, needed, str(tmp_path / "cache"))
+    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
+    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
+    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
+    return args, splits.read_splits(SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args))
 
 
 def test_formats_give_the_same_rows(tmp_path):

@@ -431,7 +431,10 @@ BAD_ROWS = {
     ),
     "question": (change(GOOD, question=" "), "1 row of {file}: 'question' is empty"),
     "context": (change(GOOD, context=""), "1 row of {file}: 'context' is empty"),
-    "id": (change(GOOD, id=" "), "{file}, line 2: 'id' is empty"),
+    "id": (
+        change(GOOD, id=" "),
+        "1 row of {file}: 'id' is empty. Give each question an id of its own. Here: {file}, line 2.",
+    ),
     "long-question": (
         change(GOOD, question="who? " * 5),
         "'question' has up to 10 tokens, and at most 8 fit beside --doc_stride 4 and 3 special ones in "
@@ -467,7 +470,8 @@ def test_misplaced_answers_of_squad_name_record_and_id(run, tmp_path):
 
 def test_ids_that_are_there_twice(run, tmp_path, files):
     train = write(tmp_path / "twice.jsonl", [GOOD, change(GOOD, id="b"), GOOD])
-    with pytest.raises(DataError, match="twice.jsonl, line 3: the id 'a' is that of .*twice.jsonl, line 1 too"):
+    message = "2 rows of .*: 'id' is that of another question too.* line 1; .*twice.jsonl, line 3. The first is 'a'."
+    with pytest.raises(DataError, match=message):
         run("--train_file", train, *TINY)
     rows = [{name: row[name] for name in ("question", "context", "answers")} for row in make_questions(3)]
     plain = write(tmp_path / "plain.jsonl", rows)  # ids are not needed
