@@ -187,7 +187,7 @@ def test_a_second_family_is_a_second_table(tmp_path):
         prefix="electra.",
         config_class="ElectraConfig",
         classes={"PlainformerModel": "ElectraModel"},
-        written_fields={"embedding_size": SIZES["hidden_size"]},
+        written_fields={**BERT.written_fields, "embedding_size": SIZES["hidden_size"]},
         class_options={},
         class_notes={},
     )
