@@ -5,7 +5,11 @@ import pydoc
 import re
 from collections.abc import Iterator
 
+import torch
+from helpers.positions import check_kind
 from helpers.sources import PACKAGE, ROOT, defined_names, parse, python_files
+
+from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
 
 PAGE = ROOT / "docs" / "internals.md"
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in python_files("plainformer")}
@@ -71,3 +75,12 @@ def test_every_name_on_the_page_exists():
     text = PAGE.read_text(encoding="utf-8")
     assert len(re.findall(r"`[^`]+`", text)) > 20
     assert not faults(text), "\n".join(faults(text))
+
+
+def test_the_example_of_a_kind_works(monkeypatch, tmp_path):
+    block = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1]
+    kinds = dict(POSITION_KINDS)
+    exec(block, {"torch": torch, "nn": torch.nn, "PositionKind": PositionKind, "POSITION_KINDS": kinds})
+    (name,) = kinds.keys() - POSITION_KINDS.keys()
+    monkeypatch.setitem(POSITION_KINDS, name, kinds[name])
+    check_kind(name, tmp_path)
