@@ -63,14 +63,15 @@ def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment
     encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     word_ids = []
     for text, spans, encoding in zip(texts, encoded["offset_mapping"], encoded.encodings, strict=True):
+        spans = spans[1:-1]  # without [CLS] and [SEP]
         if segment:
             owner = words_of_characters(text, segment)
-            words = [owner[start] for start, _ in spans[1:-1]]
+            words = [owner[start] for start, _ in spans]
         else:  # around characters of such scripts the tokenizer splits or not, so that each token is a word there
-            tokens = enumerate(zip(spans, encoding.word_ids, strict=True))
-            words = [("token", i) if IS_UNSPACED.search(text, *span) else word for i, (span, word) in tokens][1:-1]
-        rising = accumulate((word != before for before, word in pairwise([None, *words])), initial=-1)
-        word_ids.append([NO_WORD, *list(rising)[1:], NO_WORD])
+            tokens = enumerate(zip(spans, encoding.word_ids[1:-1], strict=True))
+            words = [("token", index) if IS_UNSPACED.search(text, *span) else word for index, (span, word) in tokens]
+        begins = [word != before for before, word in pairwise([None, *words])]
+        word_ids.append([NO_WORD, *(number - 1 for number in accumulate(begins)), NO_WORD])
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 

@@ -174,10 +174,8 @@ MASKED_LM_METRICS = ("loss", "perplexity", "accuracy")
 
 
 def sum_up_rows(logits: Tensor, labels: Tensor) -> Tensor:
-    """Logits [B, L, V] and labels [B, L] -> each row's summed loss and number of right predictions, [B, 2].
-
-    `Trainer` would keep all logits of the whole evaluation otherwise.
-    """
+    """Logits [B, L, V] and labels [B, L] -> each row's summed loss and number of right predictions, [B, 2]."""
+    # Without it Trainer would keep the logits of the whole evaluation.
     masked = labels != IGNORE_INDEX
     predictions, references = logits[masked].float(), labels[masked]  # [N, V] and [N]
     losses = cross_entropy(predictions, references, reduction="none")

@@ -19,10 +19,7 @@ ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_drop
 
 
 def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint that is continued, or `--tokenizer_name`, or the model's, or a new one.
-
-    Only a new one needs `read_texts`: the texts that its vocabulary is trained on.
-    """
+    """That of the continued checkpoint, `--tokenizer_name`, the model's, or a new one, trained on `read_texts()`."""
     model_args = run.model_args
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     length = model_args.max_position_embeddings or 512

@@ -89,8 +89,8 @@ def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> D
         raise DataError(f"{path} {NO_ROWS}")
     # A CSV file says nothing about types. Guessed ones depend on the rest of the column: a review "1984" would be a
     # number, and the label "NA" a missing value. JSON alone has types of its own.
-    of_strings = {name: Sequence(STRING) if isinstance(value, list) else STRING for name, value in first.items()}
-    features = Features(of_strings) if kind != "json" else None
+    types = {name: Sequence(STRING) if isinstance(value, list) else STRING for name, value in first.items()}
+    features = None if kind == "json" else Features(types)
     # A cached dataset is found again by these arguments, and a file that was changed has another stamp.
     stamp = (os.stat(path).st_size, os.stat(path).st_mtime_ns, READERS)
     arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": stamp}
