@@ -39,8 +39,8 @@ class PlainformerAttention(nn.Module):
         query = self.q_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         key = self.k_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         value = self.v_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
-        query = self.rotation(query, layout.position_ids)
-        key = self.rotation(key, layout.position_ids)
+        query = self.rotation(query, layout.position_ids).to(value.dtype)
+        key = self.rotation(key, layout.position_ids).to(value.dtype)
         kernel = eager_attention if output_attentions else KERNELS[self.config._attn_implementation]
         dropout_p = self.weights_dropout_prob if self.training else 0.0
         context, weights = layout.attend(kernel, query, key, value, dropout_p, self.bias)

@@ -122,6 +122,34 @@ def read_batch(
     return batch
 
 
+def flatten_choices(
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, *others: Tensor | None
+) -> tuple[int, dict[str, Tensor | None]]:
+    """C, and the arguments of multiple choice, [B, C, ...] each, as the encoder takes them, [B * C, ...].
+
+    Args:
+        others: attention_mask, token_type_ids and position_ids.
+
+    Raises:
+        TypeError: something is no tensor.
+        ValueError: another number of dimensions, or another number of rows or choices than the ids have.
+    """
+    names = ("input_ids", "inputs_embeds", "attention_mask", "token_type_ids", "position_ids")
+    named = dict(zip(names, (input_ids, inputs_embeds, *others), strict=True))
+    refuse_other_than_tensors(**named)
+    name, dims = ("inputs_embeds", 4) if input_ids is None and inputs_embeds is not None else ("input_ids", 3)
+    shape = None if named[name] is None else tuple(named[name].shape)
+    if shape is None or len(shape) != dims or shape[1] == 0:
+        raise ValueError(f"{name} has shape {shape}, but multiple choice takes [batch, choices, length, ...].")
+    for other, values in named.items():
+        if values is not None and tuple(values.shape[:2]) != shape[:2]:
+            raise ValueError(
+                f"{other} has shape {tuple(values.shape)}, but this batch has {shape[0]} rows of {shape[1]} choices: "
+                f"it must be [{shape[0]}, {shape[1]}, ...]."
+            )
+    return shape[1], {name: None if values is None else values.flatten(0, 1) for name, values in named.items()}
+
+
 def read_shape(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, hidden_size: int
 ) -> tuple[tuple[int, int], torch.device]:
@@ -226,7 +254,7 @@ def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Question
         if values[0] > limit:
             raise ValueError(
                 f"The text is {values[0]} tokens long, but max_position_embeddings={limit} is the limit of this "
-                f"model's learned positions. Truncate it (tokenizer(..., truncation=True, max_length={limit})) or use "
+                f"model's positions. Truncate it (tokenizer(..., truncation=True, max_length={limit})) or use "
                 "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
             )
 

@@ -4,7 +4,7 @@
     PaddedLayout     the rectangle [B, L] under a mask: where there is no padding, and for captured graphs,
                      attention weights, and masks that say who attends to whom
 
-`make_layout` decides, once per batch. From then on the encoder and the heads ask the layout and never look at a mask:
+`make_layout` decides, once per batch. From then on the encoder asks the layout and never looks at a mask:
 it carries values from the rectangle into the layout (`gather`) and back (`scatter`), and runs attention within each
 sequence (`attend`).
 

@@ -39,7 +39,7 @@ from typing_extensions import Unpack
 from .attention_plainformer import PlainformerAttention
 from .chunking_plainformer import apply_in_chunks
 from .configuration_plainformer import PlainformerConfig
-from .inputs_plainformer import Batch, read_batch, refuse_unknown
+from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  transformers 4.57 copies only the files that this one imports
 from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels
 from .layouts_plainformer import Layout, make_layout, pool, record_states
@@ -47,7 +47,7 @@ from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_los
 from .packing_plainformer import refuse_packed
 from .positions_plainformer import POSITION_KINDS, NoEmbedding
 from .pretrained_plainformer import PlainformerPreTrainedModel
-from .values_plainformer import find_indices, refuse_other_than_tensors
+from .values_plainformer import find_indices
 
 
 def make_norm(config: PlainformerConfig, wanted: bool = True) -> nn.Module:
@@ -538,16 +538,10 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
             `logits` [B, C], and `loss` if there are labels. A choice without a real token does not exist: it gets the
             lowest number of its type, so it is never chosen and changes no loss.
         """
-        num_choices = count_choices(input_ids, inputs_embeds)
-        refuse_other_than_tensors(
-            attention_mask=attention_mask, token_type_ids=token_type_ids, position_ids=position_ids
-        )
-        flat = [
-            None if values is None else values.flatten(0, 1)  # [B, C, ...] -> [B * C, ...]
-            for values in (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        ]
+        others = (attention_mask, token_type_ids, position_ids)
+        num_choices, inputs = flatten_choices(input_ids, inputs_embeds, *others)  # [B * C, ...] each
         head_labels = ChoiceLabels(num_choices, labels)
-        encoded = self.plainformer(*flat, head_labels=head_labels, return_dict=True, **kwargs)
+        encoded = self.plainformer(**inputs, head_labels=head_labels, return_dict=True, **kwargs)
         pooled = pool(encoded.last_hidden_state, encoded.layout, self.config.classifier_pooling)  # [B * C, E]
         logits = self.classifier(self.dropout(self.pooler(pooled))).view(-1, num_choices)  # [B, C]
         exists = rows_with_tokens(encoded.batch)
@@ -569,19 +563,3 @@ def make_classifier_dropout(config: PlainformerConfig) -> nn.Dropout:
     """Dropout before a classifier: `classifier_dropout`, or `hidden_dropout_prob` where that is None."""
     given = config.classifier_dropout
     return nn.Dropout(config.hidden_dropout_prob if given is None else given)
-
-
-def count_choices(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
-    """C of `input_ids` [B, C, L] or `inputs_embeds` [B, C, L, E].
-
-    Raises:
-        ValueError: another number of dimensions.
-    """
-    name, tensor, dims = "input_ids", input_ids, 3
-    if tensor is None:
-        name, tensor, dims = "inputs_embeds", inputs_embeds, 4
-    refuse_other_than_tensors(**{name: tensor})
-    if tensor is None or tensor.dim() != dims:
-        shape = None if tensor is None else tuple(tensor.shape)
-        raise ValueError(f"{name} has shape {shape}, but multiple choice takes [batch, choices, length, ...].")
-    return tensor.shape[1]

@@ -38,7 +38,7 @@ def find_sequences(
     boundaries, key_boundaries, seq_idx = (packing[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"))
     if boundaries is not None or key_boundaries is not None:
         in_row = number_changes(_ids_from_boundaries(boundaries, key_boundaries, shape, questions), token_mask)
-    elif seq_idx is not None:
+    elif seq_idx is not None and shape[0]:
         check_shape("seq_idx", seq_idx, [shape])
         in_row = number_changes(seq_idx, token_mask)
     elif position_ids is not None and shape[0]:

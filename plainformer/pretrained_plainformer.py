@@ -86,6 +86,12 @@ class PlainformerPreTrainedModel(PreTrainedModel):
             if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
                 module._is_hf_initialized = False
 
+    def _init_weights(self, module: nn.Module) -> None:
+        """As in transformers; a module of a position kind initialises itself, in `reset_parameters`."""
+        super()._init_weights(module)
+        if not type(module).__module__.startswith("torch.") and hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+
     def get_input_embeddings(self) -> nn.Embedding:
         """The word embeddings, V x E."""
         return self.base_model.embeddings.word_embeddings
@@ -112,7 +118,7 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         return embeddings
 
     def get_position_embeddings(self) -> nn.Embedding:
-        """The table of learned positions, `max_position_embeddings` x E.
+        """The table of positions, `max_position_embeddings` x E.
 
         Raises:
             ValueError: positions are not learned, so there is no table.

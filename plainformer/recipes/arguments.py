@@ -144,6 +144,8 @@ def _given(parser: HfArgumentParser, argv: list[str]) -> dict[str, Any]:
     """The values that the user gave, and no defaults."""
     if len(argv) == 1 and argv[0].endswith((".json", ".yaml", ".yml")):
         argv = _read_settings(argv[0])
+    if {"-h", "--help"} & set(argv):  # while the parser still knows the defaults
+        parser.parse_args(argv)
     names, unset = {action.dest for action in parser._actions} - {"help"}, object()
     parser.set_defaults(**dict.fromkeys(names, unset))
     namespace, unknown = parser.parse_known_args(argv)

@@ -266,3 +266,22 @@ def test_multiple_choice_needs_its_dimension():
         model(torch.ones(2, 8, dtype=torch.long))
     with pytest.raises(ValueError, match=r"inputs_embeds has shape \(2, 8, 32\).*\[batch, choices, length"):
         model(inputs_embeds=torch.ones(2, 8, 32))
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "token_type_ids", "position_ids"])
+@pytest.mark.parametrize("shape", [(3, 2, 8), (1, 6, 8), (6, 8), (8,)])
+def test_multiple_choice_takes_the_same_rows_and_choices(name, shape):
+    model = make_model(PlainformerForMultipleChoice)
+    with pytest.raises(ValueError, match=rf"{name} has shape .*2 rows of 3 choices: it must be \[2, 3, ...\]"):
+        model(torch.randint(1, 50, (2, 3, 8)), **{name: torch.ones(shape, dtype=torch.long)})
+
+
+def test_multiple_choice_without_a_choice():
+    with pytest.raises(ValueError, match=r"input_ids has shape \(2, 0, 8\)"):
+        make_model(PlainformerForMultipleChoice)(torch.ones(2, 0, 8, dtype=torch.long))
+
+
+@pytest.mark.parametrize("name", ["seq_idx", "position_ids"])
+def test_a_batch_without_rows(name):
+    ids = torch.ones(0, 8, dtype=torch.long)
+    assert make_model(PlainformerModel)(ids, **{name: ids}).last_hidden_state.shape == (0, 8, 32)

@@ -40,10 +40,10 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
-from plainformer.positions_plainformer import POSITION_KINDS
+from plainformer.positions_plainformer import POSITION_KINDS, NoRotation
 
 # Kinds of position that torch.nn has room for: what they add, they add to the embeddings.
-ADDED = [kind for kind, entry in POSITION_KINDS.items() if not entry.rotation and not entry.bias]
+ADDED = [kind for kind, entry in POSITION_KINDS.items() if entry.rotation is NoRotation and entry.bias is None]
 HEAD_CASES = {name: case for name, case in CLASSES.items() if case[0] in HEADS}
 
 EMBEDDINGS = {

@@ -26,6 +26,7 @@ from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerMo
 from plainformer.positions_plainformer import (
     POSITION_KINDS,
     NoEmbedding,
+    NoRotation,
     PositionKind,
     SinusoidalPositionEmbedding,
     sinusoidal_embedding,
@@ -176,7 +177,7 @@ def test_explicit_positions_are_one_sequence(subject):
     counted = {name: values for name, values in rows.items() if name != "position_ids"}
     assert_equal(outputs[0], row_answers(model, counted)[0])
     for name, row in zip(EXPLICIT, outputs[1:], strict=True):
-        if kind.rotation or kind.bias:  # they may see distances only
+        if kind.rotation is not NoRotation or kind.bias is not None:  # they may see distances only
             assert_finite(row)
         elif kind.embeddings is NoEmbedding:
             assert_same(row, outputs[0])

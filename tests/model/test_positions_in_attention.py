@@ -130,3 +130,36 @@ def test_kernels_agree_in_half_precision(toy):
         model = make_model(PlainformerModel, position_embedding_type=toy, attn_implementation=kernel)
         outputs.append(row_answers(model.to(torch.bfloat16), rows)[mask.bool()].float())
     assert_same(*outputs, 0.1)
+
+
+class Start(Slope):
+    """A toy whose parameters have first values of their own."""
+
+    def __init__(self, config: PlainformerConfig) -> None:
+        super().__init__(config)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.slopes, 0.25)
+
+
+def test_what_a_checkpoint_does_not_have_starts_anew(monkeypatch, tmp_path):
+    """The parameters of a kind, where the checkpoint was of another kind, and of a model that was built on meta."""
+    monkeypatch.setitem(POSITION_KINDS, "start", PositionKind("a toy", bias=Start))
+    make_model(PlainformerModel).save_pretrained(tmp_path)
+    loaded = PlainformerModel.from_pretrained(tmp_path, position_embedding_type="start")
+    with torch.device("meta"):
+        built = PlainformerModel(loaded.config)
+    built.to_empty(device="cpu").init_weights()
+    for model in (loaded, built):
+        assert all((layer.attention.bias.slopes == 0.25).all() for layer in model.layers)
+
+
+def test_a_rotation_may_compute_in_float32(monkeypatch):
+    class Precise(Turn):
+        def forward(self, states: Tensor, position_ids: Tensor) -> Tensor:
+            return super().forward(states.float(), position_ids)
+
+    monkeypatch.setitem(POSITION_KINDS, "precise", PositionKind("a toy", rotation=Precise))
+    model = make_model(PlainformerModel, position_embedding_type="precise").to(torch.bfloat16)
+    assert model(torch.randint(1, 50, (2, 8)), padding_mask("full", "right")).last_hidden_state.dtype == torch.bfloat16

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -63,6 +64,7 @@ def test_help(name, capsys):
     assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert "--train_file FILE --output_dir FOLDER" in text and "--position_embedding_type" in text
+    assert "(default: 30522)" in re.sub(r"\s+", " ", text) and "<object" not in text
 
 
 def test_two_processes_train_as_one(files, tmp_path):
