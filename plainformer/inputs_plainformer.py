@@ -116,7 +116,7 @@ def read_batch(
     batch.lengths = lengths and lengths.answer
     batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
     if sequence_ids is not None:
-        settle_sequences(batch, num_sequences.answer, packing["cu_seq_lens_q"])
+        decide_packing(batch, num_sequences.answer, packing["cu_seq_lens_q"])
     if batch.lengths is not None and sum(batch.lengths) == shape[0] * shape[1]:
         batch.token_mask = None  # there is no padding
     return batch
@@ -227,7 +227,7 @@ def ask_lengths(
     return None, None if token_mask is None else questions.ask(lambda: token_mask.sum(dim=1))
 
 
-def settle_sequences(batch: Batch, num_sequences: list[int] | None, boundaries: Tensor | None) -> None:
+def decide_packing(batch: Batch, num_sequences: list[int] | None, boundaries: Tensor | None) -> None:
     """Is some row packed? Where each row turns out to be one sequence, nothing has to tell sequences apart.
 
     Args:

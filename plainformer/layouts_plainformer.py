@@ -262,7 +262,10 @@ def _pad(batch: Batch) -> PaddedLayout:
 
 
 def _unpad(batch: Batch) -> UnpaddedLayout:
-    """The real tokens, sequences of equal length side by side. Their lengths are known, so nothing has to be read."""
+    """The real tokens, sequences of equal length side by side. Their lengths are known, so nothing has to be read.
+
+    Rows of 3, 1 and 3 tokens: the 7 tokens are those of row 1, row 0, row 2, and the buckets are (1 of 1), (2 of 3).
+    """
     B, L = batch.shape
     device = batch.position_ids.device
     T = sum(batch.lengths)

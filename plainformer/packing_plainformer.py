@@ -57,6 +57,9 @@ def number_returns(position_ids: Tensor, token_mask: Tensor | None) -> Tensor:
     one return: each return starts a sequence. Any other row (permuted, gapped, reversed) is one sequence with
     positions of its own.
 
+        positions [0, 1, 2, 0, 1]  ->  [0, 0, 0, 1, 1]: two sequences
+        positions [0, 2, 1, 3, 4]  ->  [0, 0, 0, 0, 0]: one, permuted
+
     Args:
         position_ids: [B, L].
         token_mask: bool [B, L] or None.
@@ -69,10 +72,10 @@ def number_returns(position_ids: Tensor, token_mask: Tensor | None) -> Tensor:
     before = _token_before(token_mask)  # [B, L]
     first = position_ids.gather(1, token_mask.to(torch.int8).argmax(dim=1, keepdim=True))  # [B, 1]
     follows = token_mask & (before >= 0)
-    step_back = follows & (position_ids == first)
-    step_on = position_ids == position_ids.gather(1, before.clamp(min=0)) + 1
-    unexplained = (follows & ~step_back & ~step_on).any(dim=1, keepdim=True)  # [B, 1]
-    return step_back.cumsum(dim=1).masked_fill(unexplained, 0)
+    returns = follows & (position_ids == first)
+    goes_on = position_ids == position_ids.gather(1, before.clamp(min=0)) + 1
+    has_other_steps = (follows & ~returns & ~goes_on).any(dim=1, keepdim=True)  # [B, 1]
+    return returns.cumsum(dim=1).masked_fill(has_other_steps, 0)
 
 
 def number_changes(ids: Tensor, token_mask: Tensor | None) -> Tensor:
@@ -99,7 +102,7 @@ def count_positions(
         positions = torch.arange(shape[1], device=device).expand(shape)
     else:
         positions = (token_mask.cumsum(dim=1) - 1).clamp(min=0)
-    if sequence_ids is not None:  # count from where the sequence starts
+    if sequence_ids is not None:  # less the position of the place where the sequence starts
         starts = F.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
         positions = positions - positions.masked_fill(~starts, 0).cummax(dim=1).values
     return positions if token_mask is None else positions.masked_fill(~token_mask, 0)
