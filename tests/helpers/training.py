@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from helpers.models import as_batch, make_inputs, make_labels, make_model, padding_mask
-
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+from helpers.models import NO_DROPOUT, as_batch, make_inputs, make_labels, make_model, padding_mask
 
 
 def make_batch(model_class: type) -> dict[str, Tensor]:

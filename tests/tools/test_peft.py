@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.axes import paired
-from helpers.models import HEADS, answers, assert_same, make_model, short_name
-from helpers.training import NO_DROPOUT, make_batch
+from helpers.models import HEADS, NO_DROPOUT, answers, assert_same, make_model, short_name
+from helpers.training import make_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments

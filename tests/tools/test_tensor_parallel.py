@@ -9,6 +9,7 @@ import transformers
 from helpers.models import (
     KERNELS,
     MODELS,
+    NO_DROPOUT,
     VARIANTS,
     answers,
     assert_same,
@@ -19,7 +20,7 @@ from helpers.models import (
     tiny_config,
 )
 from helpers.processes import meet, spawn
-from helpers.training import NO_DROPOUT, make_batch
+from helpers.training import make_batch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
