@@ -128,9 +128,9 @@ def test_every_direct_dependency_is_pinned_within_its_range():
 def test_import_is_quick_and_brings_nothing_heavy_along():
     """In forks of one process: which modules plainformer adds, and in how many CPU seconds, beside BERT's own.
 
-    CPU seconds, so that a busy machine does not count; both need the same parts of transformers, which differ by version.
-    Up to transformers 5.3 the Auto classes import generation, and with it scikit-learn where it is installed: that costs
-    anyone who registers with them a second, and comes first here.
+    CPU seconds, so that a busy machine does not count. Both need the same parts of transformers, which differ by
+    version. Up to transformers 5.3 the Auto classes import generation, and with it scikit-learn where it is installed:
+    that costs anyone who registers with them a second, and comes first here.
     """
     heavy = ", AutoModel" if transformers.__version__.startswith(("4.", "5.3.")) else ""
     code = f"""
