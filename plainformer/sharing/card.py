@@ -46,6 +46,7 @@ def is_ours(text: str) -> bool:
 
 
 def checksum(text: str) -> str:
+    """Sixteen hex digits that change with the text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -99,6 +100,7 @@ def position_text(choices: dict) -> str:
 
 
 def explain_loading(card: Card, report: dict) -> list[str]:
+    """The section on loading: as a stranger at a pinned revision, and with the package installed."""
     auto, repo_id = report["auto"], card.repo_id
     revision = 'revision="<commit hash>"'
     tokenizer = report["max_length"] is not None
@@ -145,6 +147,7 @@ def read_json(path: Path) -> dict:
 
 
 def list_metrics(folder: Path) -> str:
+    """The table of the figures that the folder holds."""
     rows = [(name, format_number(value), f"`{file}`") for file, name, value in read_metrics(folder)]
     return tabulate(("metric", "value", "from"), rows) if rows else "Not stated."
 
@@ -169,14 +172,17 @@ def last_evaluation(state: dict) -> dict:
 
 
 def is_metric(name: str, value: object) -> bool:
+    """Whether an entry of a results file is a finite figure about the model, and not about time."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     return number and not any(part in name for part in NOT_METRICS)
 
 
 def format_number(value: float) -> str:
+    """An integer with thousands apart, any other number with four digits."""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def tabulate(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    """A Markdown table."""
     lines = [header, ("---",) * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)

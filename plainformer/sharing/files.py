@@ -117,10 +117,12 @@ def walk(folder: Path, stays: dict[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def find_pattern(name: str, patterns: dict[str, str]) -> str | None:
+    """The reason beside the first pattern that a name fits; None where none fits."""
     return next((reason for pattern, reason in patterns.items() if fnmatch(name, pattern)), None)
 
 
 def find_secret_name(name: str) -> str | None:
+    """Why a file of this name must not be uploaded; None where it may."""
     if any(fnmatch(Path(name).name.lower(), pattern) for pattern in SECRET_NAMES):
         return "by its name it holds secrets: move it out of the folder"
     return None
@@ -169,10 +171,12 @@ def check_model(folder: Path, files: Files, *, needs_tokenizer: bool) -> dict:
 
 
 def has_tokenizer(files: Files) -> bool:
+    """Whether the folder holds a tokenizer."""
     return any(name in files.goes for name in TOKENIZER_FILES)
 
 
 def read_config(folder: Path, files: Files) -> dict:
+    """What `config.json` says; a Refusal where it is missing, no JSON object, or of another architecture."""
     if "config.json" not in files.goes:
         checkpoints = [name for name in files.stays if name.startswith("checkpoint-")]
         hint = f" It has {', '.join(checkpoints)}: one of those, perhaps?" if checkpoints else ""
@@ -194,6 +198,7 @@ def read_config(folder: Path, files: Files) -> dict:
 
 
 def check_weights(folder: Path, files: Files) -> None:
+    """A Refusal unless all weights that the folder should have are there, as safetensors."""
     if WEIGHTS in files.goes:
         return
     if WEIGHTS_INDEX not in files.goes:

@@ -109,6 +109,7 @@ def put_card(args: argparse.Namespace, report: dict, staged: Path) -> bool:
 
 
 def list_files(files: Files, staged: Path) -> None:
+    """Print what is uploaded with its size, and what is not with the reason."""
     sizes = {path.relative_to(staged).as_posix(): path.stat().st_size for path in staged.rglob("*") if path.is_file()}
     print(f"{len(sizes)} files go up, {format_size(sum(sizes.values()))}:")
     for name, size in sorted(sizes.items()):
@@ -120,6 +121,7 @@ def list_files(files: Files, staged: Path) -> None:
 
 
 def format_size(size: float) -> str:
+    """A number of bytes in the largest unit that leaves at least 1."""
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}"
@@ -182,12 +184,14 @@ def push(api: HfApi, args: argparse.Namespace, staged: Path, *, card_is_ours: bo
 
 
 def remote_card_is_ours(api: HfApi, args: argparse.Namespace) -> bool:
+    """Whether the card in the repository was written by this script and not changed since."""
     with tempfile.TemporaryDirectory() as folder:
         path = api.hf_hub_download(args.repo, CARD, revision=args.revision, local_dir=folder)
         return is_ours(Path(path).read_text(encoding="utf-8", errors="replace"))
 
 
 def find_outdated(there: set[str], names: list[str]) -> list[str]:
+    """Files of the repository that a loader would read and that the new version does not have."""
     read = {name for name in there if any(fnmatch(name, pattern) for pattern in READ_BY_LOADERS) and "/" not in name}
     return sorted(read - set(names))
 
@@ -228,6 +232,7 @@ def explain(error: BaseException | None, repo: str) -> str | None:
 
 
 def explain_status(status: int, repo: str) -> str:
+    """What an HTTP status of the Hub means for a push, and the remedy."""
     meanings = {
         401: "the Hub does not know this token: make a new one (https://huggingface.co/settings/tokens) and run "
         "`hf auth login`. HF_TOKEN, where it is set, comes before the login.",
@@ -241,6 +246,7 @@ def explain_status(status: int, repo: str) -> str:
 
 
 def report_push(args: argparse.Namespace, report: dict, done: Push) -> None:
+    """Print where the version is, and the lines that load it."""
     if done.before == done.after:
         print("nothing has changed: the repository had all of this already")
     print(f"\n{done.url}\n\nThis version, for anyone who has read its code:\n")
@@ -249,6 +255,7 @@ def report_push(args: argparse.Namespace, report: dict, done: Push) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """All steps: check, stage, open as a stranger, write the card, upload."""
     check_request(args)
     api = None
     if not args.dry_run:

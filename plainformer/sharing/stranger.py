@@ -136,9 +136,8 @@ def make_batch(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | No
     return tokenizer(SENTENCES, padding=True, truncation=True, return_tensors="pt")
 
 
-def compute_logits(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]
-) -> Tensor:  # (sentences, labels)
+def compute_logits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sentences: list[str]) -> Tensor:
+    """The scores of a classifier for sentences, [sentences, labels]."""
     import torch
 
     batch = tokenizer(sentences, padding=True, truncation=True, return_tensors="pt")
@@ -147,6 +146,7 @@ def compute_logits(
 
 
 def describe(model: PreTrainedModel, auto: str, tokenizer: PreTrainedTokenizerBase | None) -> dict:
+    """What the model card tells about a model."""
     config = model.config
     classes = "Classification" in auto
     return {
@@ -162,6 +162,7 @@ def describe(model: PreTrainedModel, auto: str, tokenizer: PreTrainedTokenizerBa
 
 
 def main() -> None:
+    """Check the folder that the command line names; the last line of the output is JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what save_pretrained of a model and of its tokenizer wrote")
     parser.add_argument("--no_tokenizer", action="store_true", help="there is none: read made-up ids instead")
