@@ -31,7 +31,7 @@ REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "type_vocab_size": "Leave token_type_ids out, or build the model with a larger type_vocab_size.",
 }
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
-INTERNAL_ARGUMENTS = ("self", "kwargs", "head_labels")
+INTERNAL_ARGUMENTS = ("self", "kwargs", "head_labels", "observed")
 
 
 @dataclass
