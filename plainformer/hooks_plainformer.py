@@ -13,7 +13,7 @@ Hooks of packages that only place, split or count weights change nothing.
 Shapes: B batch, L length, T real tokens, E hidden size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from torch import nn
@@ -34,11 +34,11 @@ def is_observed(model: nn.Module) -> bool:
     """
     if is_captured():  # a graph is computed as the rectangle in any case
         return False
-    embeddings, waiting = model.base_model.embeddings, list(model.children())
+    embeddings, waiting = model.base_model.embeddings, _parts(model)
     while waiting:
         module = waiting.pop()
         if module is not embeddings:
-            parts = list(module.children())
+            parts = _parts(module)
             if any(map(_looks, _find_hooks(module, HOOKS if parts else BACKWARD_HOOKS))):
                 return True
             waiting += parts
@@ -52,7 +52,7 @@ def is_observed_inside(embeddings: nn.Module, built_types: list[type]) -> bool:
         built_types: `types_of_modules` of the embeddings as they were built.
     """
     is_replaced = types_of_modules(embeddings) != built_types
-    return is_replaced or any(map(_has_hooks, embeddings.modules())) or _is_observed_globally()
+    return is_replaced or any(_find_hooks(module, HOOKS) for module in embeddings.modules()) or _is_observed_globally()
 
 
 def types_of_modules(module: nn.Module) -> list[type]:
@@ -60,18 +60,18 @@ def types_of_modules(module: nn.Module) -> list[type]:
     return [type(part) for part in module.modules()]
 
 
-def _has_hooks(module: nn.Module) -> bool:
-    return next(_find_hooks(module, HOOKS), None) is not None
+def _parts(module: nn.Module) -> list[nn.Module]:
+    """The modules directly inside. `children()` says the same in five times the time, at each pass for each module."""
+    return [part for part in vars(module)["_modules"].values() if part is not None]
 
 
-def _find_hooks(module: nn.Module, kinds: tuple[str, ...]) -> Iterator[Callable]:
-    """The hooks of these kinds on a module, and a `forward` of its own, which hides that of its class."""
+def _find_hooks(module: nn.Module, kinds: tuple[str, ...]) -> list[Callable]:
+    """The hooks of these kinds on a module; with `HOOKS` also a `forward` of its own, which hides that of its class."""
     attributes = vars(module)
-    for kind in kinds:
-        if attributes.get(kind):
-            yield from attributes[kind].values()
+    hooks = [hook for kind in kinds if attributes[kind] for hook in attributes[kind].values()]
     if kinds is HOOKS and "forward" in attributes:
-        yield attributes["forward"]
+        hooks.append(attributes["forward"])
+    return hooks
 
 
 def _is_observed_globally() -> bool:

@@ -72,7 +72,8 @@ def work(rank: int, folder: str) -> None:
             assert weight.shape == shape, name
         if model_class is PlainformerForMaskedLM:
             model.save_pretrained(f"{folder}/saved")
-        assert is_unpadded(layout_of(model, **batch)) == model.config.unpad_inputs, name
+        with torch.no_grad():
+            assert is_unpadded(layout_of(model, **batch)) == model.config.unpad_inputs, name
         outputs, loss, parts = train(model, batch)
         whole = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in parts.items()}
         results[name] = (outputs, loss, whole)
