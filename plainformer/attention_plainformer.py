@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from .configuration_plainformer import PlainformerConfig
 from .kernels_plainformer import DEFAULT_KERNEL, KERNELS, eager_attention
 from .layouts_plainformer import Layout, full_rectangle
-from .positions_plainformer import POSITION_KINDS
+from .positions_plainformer import POSITION_KINDS, PositionKind
 
 
 class PlainformerAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2.2). Returns the residual branch."""
 
-    def __init__(self, config: PlainformerConfig) -> None:
+    def __init__(self, config: PlainformerConfig, position_kind: PositionKind | None = None) -> None:
+        """`position_kind`: None: that of the configuration."""
         super().__init__()
         self.config = config  # read at every call: the kernel may be switched on a live model
         self.head_size = config.hidden_size // config.num_attention_heads
@@ -25,7 +26,7 @@ class PlainformerAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.v_proj = nn.Linear(config.hidden_size, config.hidden_size)
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size)
-        position_kind = POSITION_KINDS[config.position_embedding_type]
+        position_kind = position_kind or POSITION_KINDS[config.position_embedding_type]
         self.rotation = position_kind.rotation(config)
         self.bias = None if position_kind.bias is None else position_kind.bias(config)
         self.weights_dropout_prob = config.attention_probs_dropout_prob
@@ -40,12 +41,25 @@ class PlainformerAttention(nn.Module):
             layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
         """
         layout = full_rectangle(hidden_states) if layout is None else layout
-        heads = (-1, self.head_size)
-        query = self.q_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
-        key = self.k_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
-        value = self.v_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
-        query = self.rotation(query, layout.position_ids).to(value.dtype)
-        key = self.rotation(key, layout.position_ids).to(value.dtype)
+        query = self.make_queries(hidden_states, layout.position_ids)
+        key, value = self.make_keys_and_values(hidden_states, layout.position_ids)
+        return self.attend(query, key, value, layout, output_attentions)
+
+    def make_queries(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
+        """[*, E] -> [*, H, D]."""
+        query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_size))
+        return self.rotation(query, position_ids).to(query.dtype)
+
+    def make_keys_and_values(self, hidden_states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[*, E] -> [*, H, D] each."""
+        key = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_size))
+        value = self.v_proj(hidden_states).unflatten(-1, (-1, self.head_size))
+        return self.rotation(key, position_ids).to(value.dtype), value
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, output_attentions: bool
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Queries, keys and values [*, H, D] -> branch [*, E], and the weights if asked for."""
         kernel = eager_attention if output_attentions else KERNELS[self.config._attn_implementation or DEFAULT_KERNEL]
         dropout_p = self.weights_dropout_prob if self.training else 0.0
         context, weights = layout.attend(kernel, query, key, value, dropout_p, self.bias)

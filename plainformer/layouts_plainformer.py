@@ -98,7 +98,7 @@ class PaddedLayout:
             attention_mask = attention_mask.to(query.dtype).clamp(min=_lowest_bias(query))
         if bias is not None:
             scores_bias = bias(self.position_ids, self.position_ids).to(query.dtype)  # [B, H, L, L]
-            attention_mask = _add_bias(attention_mask, scores_bias)
+            attention_mask = add_bias(attention_mask, scores_bias)
         context, weights = kernel(query, key, value, attention_mask, self.fully_masked, dropout_p)
         return context.transpose(1, 2), weights  # [B, L, H, D]
 
@@ -270,10 +270,15 @@ def _pad(batch: Batch) -> PaddedLayout:
     if token_mask is not None:
         are_tokens = token_mask[:, None, None, :]  # [B, 1, 1, L]
         attention_mask = are_tokens if attention_mask is None else attention_mask & are_tokens
+    attention_mask, fully_masked = open_queries(attention_mask)
+    return PaddedLayout(batch.shape, batch.position_ids, token_mask, batch.is_packed, attention_mask, fully_masked)
+
+
+def open_queries(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The mask [B, 1|H, 1|L, L], bool or additive, in which fully masked queries may attend to all, and which they are."""
     is_bool = attention_mask.dtype == torch.bool
     fully_masked = (~attention_mask if is_bool else attention_mask <= MASKED_BIAS).all(dim=-1, keepdim=True)
-    attention_mask = attention_mask | fully_masked if is_bool else attention_mask.masked_fill(fully_masked, 0)
-    return PaddedLayout(batch.shape, batch.position_ids, token_mask, batch.is_packed, attention_mask, fully_masked)
+    return attention_mask | fully_masked if is_bool else attention_mask.masked_fill(fully_masked, 0), fully_masked
 
 
 def _unpad(batch: Batch) -> UnpaddedLayout:
@@ -281,31 +286,44 @@ def _unpad(batch: Batch) -> UnpaddedLayout:
 
     Rows of 3, 1 and 3 tokens: the 7 tokens are those of row 1, row 0, row 2, and the buckets are (1 of 1), (2 of 3).
     """
-    B, L = batch.shape
-    device = batch.position_ids.device
-    T = sum(batch.lengths)
     by_length = sorted((s for s, length in enumerate(batch.lengths) if length), key=batch.lengths.__getitem__)
-    starts, start = [0] * len(batch.lengths), 0  # of each sequence among the T tokens
-    for sequence in by_length:
-        starts[sequence] = start
-        start += batch.lengths[sequence]
     buckets = [(len(list(same)), length) for length, same in groupby(batch.lengths[s] for s in by_length)]
-
-    rectangle = torch.arange(B * L, device=device)
-    token_mask, sequence_ids = batch.token_mask, batch.sequence_ids
+    token_mask, device = batch.token_mask, batch.position_ids.device
     if token_mask is None:
         token_mask = torch.ones(batch.shape, dtype=torch.bool, device=device)
+    indices, slots = index_tokens(token_mask, batch.sequence_ids, batch.lengths, by_length)
+    position_ids = batch.position_ids.flatten()[indices]
+    return UnpaddedLayout(token_mask, batch.is_packed, position_ids, indices, slots, buckets)
+
+
+def index_tokens(
+    token_mask: Tensor, sequence_ids: Tensor | None, lengths: list[int], order: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Where the real tokens stand in the flattened rectangle, sequence after sequence, and the reverse.
+
+    Args:
+        token_mask: bool [B, L].
+        sequence_ids: the number of each place's sequence, [B, L]; None: each row is one.
+        lengths: of each sequence, [S].
+        order: the numbers of the sequences, in the order that is wanted; those left out have no place in the result.
+
+    Returns:
+        indices [T], and slots [B * L]: where the token of each place stands among the T; 0 where there is none.
+    """
+    (B, L), device = token_mask.shape, token_mask.device
+    T = sum(lengths[sequence] for sequence in order)
+    starts, start = [T] * len(lengths), 0  # of each sequence among the T tokens; of one that is left out, behind them
+    for sequence in order:
+        starts[sequence] = start
+        start += lengths[sequence]
+    in_sequence = count_positions(token_mask, sequence_ids, (B, L), device)  # [B, L]
     if sequence_ids is None:
         sequence_ids = torch.arange(B, device=device)[:, None]  # each row is one sequence
-    in_sequence = count_positions(token_mask, batch.sequence_ids, batch.shape, device)  # [B, L]
-    slots = (torch.tensor(starts, device=device)[sequence_ids] + in_sequence).flatten()  # [B * L]
-    is_token = token_mask.flatten()  # [B * L]
-    indices = rectangle.new_empty(T + 1).scatter(0, slots.where(is_token, T), rectangle)[
-        :T
-    ]  # padding goes behind the end
-    return UnpaddedLayout(
-        token_mask, batch.is_packed, batch.position_ids.flatten()[indices], indices, slots.where(is_token, 0), buckets
-    )
+    slots = (torch.tensor(starts, device=device)[sequence_ids] + in_sequence).flatten().clamp(max=T)  # [B * L]
+    slots = slots.where(token_mask.flatten(), T)  # padding goes behind the end
+    rectangle = torch.arange(B * L, device=device)
+    indices = rectangle.new_empty(T + 1).scatter(0, slots, rectangle)[:T]
+    return indices, slots.masked_fill(slots == T, 0)
 
 
 def _move(layout: Layout, device: torch.device | str | int, non_blocking: bool) -> Layout:
@@ -330,7 +348,7 @@ def _lowest_bias(scores: Tensor) -> float:
     return torch.finfo(scores.dtype).min / 2
 
 
-def _add_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
+def add_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:
     """A mask, bool or additive, and the bias of the positions as one additive mask."""
     if attention_mask is None:
         return bias

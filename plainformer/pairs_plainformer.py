@@ -1,0 +1,198 @@
+"""How targets lie beside their sources while a decoder computes them: layouts, as those of the encoder.
+
+    targets   self-attention: each target to those before it, in its own sequence
+    sources   cross-attention: each target to the real tokens of its own source
+
+In training, and wherever nothing is cached, the decoder computes real targets only. The pairs are sorted by the length of
+the target, then of the source: so a run of pairs agrees in both, and needs no mask but the causal one.
+
+Shapes: B batch, L targets of this call, K targets in all, S length of the sources, N real targets, M real source tokens,
+H heads, D head size, E hidden size.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from .kernels_plainformer import Kernel
+from .targets_plainformer import Targets
+from .layouts_plainformer import Layout, PaddedLayout, UnpaddedLayout, add_bias, index_tokens, open_queries
+
+
+@dataclass
+class Source:
+    """What the encoder computed for a batch.
+
+    Attributes:
+        states: hidden states in the encoder's layout, [*, E].
+        layout: that layout.
+        token_mask: which places hold a token, bool [B, S]; None when all do.
+        lengths: how many tokens each row has, [B]; None where values cannot be read.
+        shape: (B, S).
+    """
+
+    states: Tensor
+    layout: Layout
+    shape: tuple[int, int]
+    token_mask: Tensor | None
+    lengths: list[int] | None
+
+
+@dataclass
+class PairLayout:
+    """How the targets lie, and how they see their sources.
+
+    Attributes:
+        targets: the layout of the targets, whose `attend` is causal.
+        sources: its `attend` goes from the targets to the tokens of the source.
+        source_indices: the real source tokens in the order of the pairs, [M], as indices of the flattened rectangle;
+            None where sources stay a rectangle.
+    """
+
+    targets: Layout
+    sources: "SourceGroups | PaddedLayout"
+    source_indices: Tensor | None = None
+
+    def to(self, device: torch.device | str | int) -> "PairLayout":
+        """The same on another device, as `PaddedLayout.to`."""
+        return replace(self, targets=self.targets.to(device), sources=self.sources.to(device))
+
+
+@dataclass
+class CausalRectangle(PaddedLayout):
+    """Targets [B, L], which may follow others that are in a cache.
+
+    Attributes:
+        places: where these targets stand among all of their row, [L].
+        num_before: how many are in the cache; None where only the device knows.
+        key_mask: which of all targets hold a token, bool [B, K'], K' <= K; None when all do.
+        masks: by K, what was made of it for the first layer.
+    """
+
+    places: Tensor | None = None
+    num_before: int | None = None
+    key_mask: Tensor | None = None
+    masks: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `PaddedLayout.attend`; keys and values are [B, K, H, D], and the weights [B, H, L, K]."""
+        K = key.shape[1]  # a static cache is as wide as it can become
+        if K not in self.masks:
+            self.masks[K] = self.mask_later_keys(K)
+        self.attention_mask, self.fully_masked = self.masks[K]
+        return super().attend(kernel, query, key, value, dropout_p, bias)
+
+    def mask_later_keys(self, K: int) -> tuple[Tensor | None, Tensor | None]:
+        """Who may attend to whom, bool [1|B, 1, L, K], and the fully masked queries [B, 1, L, 1]; None: all to all."""
+        if self.key_mask is None and self.shape[1] == 1 and self.num_before == K - 1:
+            return None, None  # one new token sees all that were before
+        keys = torch.arange(K, device=self.places.device)
+        attention_mask = (keys <= self.places[:, None])[None, None]  # [1, 1, L, K]
+        if self.key_mask is None:
+            return attention_mask, None
+        key_mask = nn.functional.pad(self.key_mask, (0, K - self.key_mask.shape[1]))  # [B, K]
+        return open_queries(attention_mask & key_mask[:, None, None, :])
+
+
+@dataclass
+class CausalBuckets(UnpaddedLayout):
+    """The real targets alone, [N], sorted by length; every token sees itself and those before it in its own sequence."""
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
+    ) -> tuple[Tensor, None]:
+        """As `UnpaddedLayout.attend`, under a slice of one triangle."""
+        longest = self.length_buckets[-1][1]
+        triangle = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
+        contexts = []
+        for position_ids, *states in self._by_length(self.position_ids, query, key, value):
+            length = position_ids.shape[1]
+            batch = (one.transpose(1, 2) for one in states)  # 3 x [count, H, length, D]
+            attention_mask = triangle[:length, :length]
+            if bias is not None:
+                attention_mask = add_bias(attention_mask, bias(position_ids, position_ids).to(query.dtype))
+            context, _ = kernel(*batch, attention_mask, None, dropout_p)
+            contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
+        return torch.cat(contexts), None
+
+
+@dataclass
+class SourceGroups:
+    """From real targets [N] to real source tokens [M], pair after pair.
+
+    Attributes:
+        position_ids: of the source tokens, [M].
+        groups: (how many pairs, the length of their targets, that of their sources), in order; together they cover both.
+    """
+
+    position_ids: Tensor
+    groups: list[tuple[int, int, int]]
+
+    def to(self, device: torch.device | str | int) -> "SourceGroups":
+        """The same on another device."""
+        return replace(self, position_ids=self.position_ids.to(device))
+
+    def attend(
+        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
+    ) -> tuple[Tensor, None]:
+        """Query [N, H, D], key and value [M, H, D] -> context [N, H, D]; zero where a source has no token."""
+        queries = query.split([count * target for count, target, _ in self.groups])
+        keys, values = (one.split([count * source for count, _, source in self.groups]) for one in (key, value))
+        contexts = []
+        for (count, target, source), *states in zip(self.groups, queries, keys, values, strict=True):
+            if not source:
+                contexts.append(torch.zeros_like(states[0]))
+                continue
+            lengths = (target, source, source)
+            batch = [one.unflatten(0, (count, n)).transpose(1, 2) for one, n in zip(states, lengths, strict=True)]
+            context, _ = kernel(*batch, None, None, dropout_p)  # [count, H, target, D]
+            contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * target, H, D]
+        return torch.cat(contexts), None
+
+
+def make_pair_layout(targets: Targets, source: Source, unpad: bool) -> PairLayout:
+    """Decide how targets and sources lie.
+
+    Args:
+        unpad: compute on real targets only, if their lengths and those of the sources are known.
+    """
+    if unpad and targets.lengths is not None and source.lengths is not None and any(targets.lengths):
+        return _unpad_pairs(targets, source)
+    B, S = source.shape
+    places = torch.arange(S, device=targets.position_ids.device)
+    sources = PaddedLayout((B, S), places.expand(B, S))
+    if source.token_mask is not None:
+        sources.attention_mask, sources.fully_masked = open_queries(source.token_mask[:, None, None, :])
+    rectangle = CausalRectangle(
+        targets.shape,
+        targets.position_ids,
+        targets.token_mask,
+        places=targets.places,
+        num_before=targets.num_before,
+        key_mask=targets.key_mask,
+    )
+    return PairLayout(rectangle, sources)
+
+
+def _unpad_pairs(targets: Targets, source: Source) -> PairLayout:
+    """Pairs sorted by the length of the target, then of the source; rows without a target are left out."""
+    pairs = sorted((target, length, row) for row, (target, length) in enumerate(zip(targets.lengths, source.lengths)) if target)
+    order = [row for _, _, row in pairs]
+    groups = [(len(list(same)), *lengths) for lengths, same in groupby(pair[:2] for pair in pairs)]
+    buckets = [(len(list(same)), length) for length, same in groupby(target for target, _, _ in pairs)]
+    target_mask = full_mask(targets.shape, targets.token_mask, targets.position_ids.device)
+    indices, slots = index_tokens(target_mask, None, targets.lengths, order)
+    position_ids = targets.position_ids.flatten()[indices]
+    layout = CausalBuckets(target_mask, False, position_ids, indices, slots, buckets)
+    source_mask = full_mask(source.shape, source.token_mask, targets.position_ids.device)
+    source_indices, _ = index_tokens(source_mask, None, source.lengths, order)
+    return PairLayout(layout, SourceGroups(source_indices, groups), source_indices)
+
+
+def full_mask(shape: tuple[int, int], token_mask: Tensor | None, device: torch.device) -> Tensor:
+    """The mask of tokens, bool [B, L], where None says that all places hold one."""
+    return torch.ones(shape, dtype=torch.bool, device=device) if token_mask is None else token_mask.to(device)
