@@ -269,7 +269,7 @@ def test_answers_outside_the_tokens_are_unlabelled(padded, unpad):
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("label", [-1, 99])
 def test_label_out_of_range(label, padded):
-    """The message names the label and the range that the head has."""
+    """The message names the label, the range that the head has, and the remedy."""
     sizes = {
         PlainformerForMaskedLM: 50,
         PlainformerForSequenceClassification: 3,
@@ -282,14 +282,22 @@ def test_label_out_of_range(label, padded):
         mask[1, ..., 5:] = 0 if padded else 1
         labels = make_labels(head, inputs)
         labels["labels"].view(-1)[3] = label
-        with pytest.raises(ValueError, match=f"labels hold {label}, but class ids go from 0 to {size - 1}"):
+        what, remedy = "class ids", "num_labels"
+        if head is PlainformerForMultipleChoice:
+            what, remedy = "the choices of a row", "all its choices"
+        with pytest.raises(ValueError, match=f"labels hold {label}, but {what} go from 0 to {size - 1} .*{remedy}"):
             make_model(head, problem_type=SINGLE)(**inputs, attention_mask=mask, **labels)
 
 
 def test_float_labels_for_class_ids(head_class):
     inputs = make_inputs(head_class)
     labels = {name: values.float() for name, values in make_labels(head_class, inputs).items()}
-    with pytest.raises(ValueError, match="(labels|start_positions) are torch.float32, but class ids are integers"):
+    what = {
+        PlainformerForQuestionAnswering: "start_positions are torch.float32, but places of tokens",
+        PlainformerForMultipleChoice: "labels are torch.float32, but numbers of choices",
+    }
+    message = what.get(head_class, "labels are torch.float32, but class ids")
+    with pytest.raises(ValueError, match=message + r" are integers: pass \w+.long\(\)"):
         make_model(head_class, problem_type=SINGLE)(**inputs, **labels)
 
 
