@@ -235,9 +235,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        batch = read_batch(
-            config, self.embedding_sizes(), *inputs, packing, self.embeddings.word_embeddings, head_labels
-        )
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, self.get_input_embeddings(), head_labels)
         layout = make_layout(batch, unpad=config.unpad_inputs and not output_attentions)
 
         all_hidden_states = [] if output_hidden_states else None
