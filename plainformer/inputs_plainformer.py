@@ -348,8 +348,8 @@ def read_labels(
             f"head_labels is a {type(head_labels).__name__}, but it is what a head passes on to its encoder, which "
             "has no loss. Pass labels to a model with a head."
         )
-    head_labels.check_values(token_mask, shape, questions)
     labels = head_labels.read(token_mask, shape)
+    head_labels.check_values(token_mask, shape, questions)
     if labels is None or not labels.numel():
         return labels, None
     labelled = labels != IGNORE_INDEX
