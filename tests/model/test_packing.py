@@ -157,8 +157,9 @@ def test_packed_without_detection_in_a_captured_graph():
     inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
     exported = torch.export.export(model, (), kwargs=inputs, strict=False).module()
     assert_same(exported(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
-    one = {**inputs, "position_ids": torch.arange(10)[None]}
-    assert_same(exported(**one).last_hidden_state, model(**one).last_hidden_state)
+    for positions in (torch.arange(10), torch.full((10,), 2)):
+        one = {**inputs, "position_ids": positions[None]}
+        assert_same(exported(**one).last_hidden_state, model(**one).last_hidden_state)
 
 
 # Which positions mean that a row is packed
@@ -195,6 +196,20 @@ def test_which_positions_mean_packed(positions, sequences, unpad):
         spread = [torch.full((1, 8), at_padding).masked_scatter(mask.bool(), values) for values in (ids, positions)]
         under_mask = model(spread[0], mask, position_ids=spread[1]).last_hidden_state
         assert_same(under_mask[mask.bool()], states[0])
+
+
+@both_routes
+@pytest.mark.parametrize(
+    "names", [WAYS["cu_seq_lens"], WAYS["seq_idx"], WAYS["all"]], ids=["cu_seq_lens", "seq_idx", "all"]
+)
+def test_texts_of_one_token_need_boundaries(names, unpad):
+    """Their positions are all 0, which says that the row is one sequence."""
+    model = make_model(PlainformerModel, unpad_inputs=unpad)
+    texts, batch = pack([1, 1, 1])
+    separate = torch.cat([model(text[None]).last_hidden_state for text in texts], dim=1)
+    assert_same(model(batch["input_ids"], **{name: batch[name] for name in names}).last_hidden_state, separate)
+    with_positions_alone = model(batch["input_ids"], position_ids=batch["position_ids"]).last_hidden_state
+    assert not torch.allclose(with_positions_alone, separate, atol=1e-3)
 
 
 def test_single_tokens_are_not_packed():
