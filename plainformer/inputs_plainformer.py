@@ -5,7 +5,8 @@
 
 Every error names what was wrong, its value and the remedy.
 
-Masked tokens do not exist: at padding all ids and embeddings are 0 from here on, whatever stood there.
+Padding does not exist: where the attention mask is 0, all ids and embeddings are 0 from here on, whatever stood there.
+Without a mask there is no padding: every place is a token, also one with the padding id.
 
 Shapes: B batch, L length, S sequences, H heads, E hidden size.
 """
