@@ -15,6 +15,7 @@ from .labels_plainformer import HeadLabels
 from .layouts_plainformer import pool
 from .pretrained_plainformer import PlainformerPreTrainedModel
 from .tokenization_plainformer import to_utf8
+from .values_plainformer import at_least_float32
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,7 +54,7 @@ def encode(
         show_progress: show a progress bar.
 
     Returns:
-        float32 vectors on the CPU, [len(texts), E]; zeros for a text without tokens.
+        vectors on the CPU, [len(texts), E], float32, or float64 of a model in float64; zeros for a text without tokens.
 
     Raises:
         TypeError: `texts` is a single string, a set or a mapping, or has items that are not strings; `model` is not a
@@ -67,7 +68,8 @@ def encode(
     encoder = model.base_model
     max_length = _text_limit(encoder, tokenizer, max_length)
     ids = _tokenize(tokenizer, texts, max_length, show_progress)
-    vectors = torch.zeros(len(texts), encoder.config.hidden_size, dtype=torch.float32)
+    dtype = at_least_float32(model.dtype)
+    vectors = torch.zeros(len(texts), encoder.config.hidden_size, dtype=dtype)
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
@@ -77,7 +79,7 @@ def encode(
                 mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
                 batch = pad_sequence(rows, batch_first=True)  # the ids at padding are never read
                 encoded = encoder(batch, attention_mask=mask, head_labels=HeadLabels(), return_dict=True)
-                vectors[chosen] = pool(encoded.last_hidden_state, encoded.layout, pooling).float().cpu()
+                vectors[chosen] = pool(encoded.last_hidden_state, encoded.layout, pooling).to(dtype).cpu()
                 progress.update(len(chosen))
     finally:
         for module in training:

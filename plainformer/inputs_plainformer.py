@@ -5,7 +5,8 @@
 
 Every error names what was wrong, its value and the remedy.
 
-Masked tokens do not exist: at padding all ids and embeddings are 0 from here on, whatever stood there.
+Padding does not exist: where the attention mask is 0, all ids and embeddings are 0 from here on, whatever stood there.
+Without a mask there is no padding: every place is a token, also one with the padding id.
 
 Shapes: B batch, L length, S sequences, H heads, E hidden size.
 """
@@ -16,13 +17,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions, count_tokens, find_sequences
-from .values_plainformer import Question, Questions, check_shape, mask_out, refuse_other_than_tensors
+from .values_plainformer import Question, Questions, check_integers, check_shape, mask_out, refuse_other_than_tensors
 
 REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "vocab_size": "Use the tokenizer that belongs to this model, or resize_token_embeddings for new tokens.",
@@ -78,6 +79,7 @@ def read_batch(
     position_ids: Tensor | None,
     inputs_embeds: Tensor | None,
     packing: dict[str, Tensor | None],
+    words: nn.Module | None,
     head_labels: HeadLabels | None = None,
 ) -> Batch:
     """Read the arguments of `forward`, whose documentation says what each may be.
@@ -85,6 +87,7 @@ def read_batch(
     Args:
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
         packing: `cu_seq_lens_q`, `cu_seq_lens_k` and `seq_idx`.
+        words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
         head_labels: the labels of a head, which are looked at together with everything else.
 
     Raises:
@@ -93,7 +96,6 @@ def read_batch(
     """
     shape, device = read_shape(input_ids, inputs_embeds, config.hidden_size)
     refuse_other_than_tensors(attention_mask=attention_mask, token_type_ids=token_type_ids, position_ids=position_ids)
-    refuse_other_than_tensors(**packing)
     questions = Questions()
     token_mask, attention_mask = read_mask(attention_mask, shape, config.num_attention_heads, questions)
     sequence_ids = find_sequences(position_ids, token_mask, packing, shape, questions)
@@ -106,7 +108,7 @@ def read_batch(
         position_ids = read_ids("position_ids", position_ids, "max_position_embeddings", **known)
     token_type_ids = read_token_types(token_type_ids, config.type_vocab_size, device, **known)
     if inputs_embeds is not None:
-        inputs_embeds = mask_out(inputs_embeds, token_mask)
+        inputs_embeds = read_embeds(inputs_embeds, token_mask, words)
     else:
         input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
     labels, num_labels = read_labels(head_labels, token_mask, shape, questions)
@@ -204,15 +206,16 @@ def read_mask(
             f"{(B, L)} (1 for a token, 0 for padding), {(B, L, L)}, {(B, 1, L, L)} or {(B, H, L, L)} "
             "(who attends to whom)."
         )
+    if attention_mask.is_complex():
+        raise ValueError(
+            f"attention_mask is {attention_mask.dtype}, but holds no complex numbers: pass attention_mask.real."
+        )
+    is_additive = attention_mask.dim() > 2 and attention_mask.is_floating_point()
+    (_check_additive if is_additive else _check_zero_one)(attention_mask, questions)
     if attention_mask.dim() == 2:
-        _check_zero_one(attention_mask, questions)
         return attention_mask.to(torch.bool), None
     attention_mask = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask  # [B, 1|H, L, L]
-    if attention_mask.is_floating_point():
-        _check_additive(attention_mask, questions)
-        return None, attention_mask
-    _check_zero_one(attention_mask, questions)
-    return None, attention_mask.to(torch.bool)
+    return None, attention_mask if is_additive else attention_mask.to(torch.bool)
 
 
 def ask_lengths(
@@ -280,8 +283,7 @@ def read_ids(
         ValueError: another shape, or no integers in this range.
     """
     check_shape(name, ids, [shape, (1, shape[1])])
-    if ids.is_floating_point():
-        raise ValueError(f"{name} is {ids.dtype}, but ids are integers: pass {name}.long().")
+    check_integers(name, ids)
     ids, size = mask_out(ids.expand(shape).long(), token_mask), sizes[field]
 
     def check(values: list[int]) -> None:
@@ -294,6 +296,32 @@ def read_ids(
     if size is not None and ids.numel():
         questions.ask(lambda: torch.stack(ids.aminmax()), check)
     return ids
+
+
+def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None) -> Tensor:
+    """Embeddings [B, L, E] in the type of the model; 0 at padding.
+
+    A narrower type is widened, as in BERT, where the token types do it. A wider one is rounded under autocast only.
+
+    Args:
+        words: the module of the word embeddings. One without a table of floating point numbers says nothing.
+
+    Raises:
+        ValueError: no floating point numbers, or ones that would lose precision in the model.
+    """
+    if not inputs_embeds.is_floating_point():
+        raise ValueError(
+            f"inputs_embeds is {inputs_embeds.dtype}, but embeddings are floating point numbers: pass ids as "
+            "input_ids, or inputs_embeds.to(model.dtype)."
+        )
+    table = getattr(words, "weight", inputs_embeds)
+    dtype = table.dtype if table.is_floating_point() else inputs_embeds.dtype
+    fits = torch.promote_types(inputs_embeds.dtype, dtype) == dtype
+    if not fits and (inputs_embeds.is_meta or not torch.is_autocast_enabled(inputs_embeds.device.type)):
+        raise ValueError(
+            f"inputs_embeds is {inputs_embeds.dtype}, but the model is {dtype}: pass inputs_embeds.to(model.dtype)."
+        )
+    return mask_out(inputs_embeds.to(dtype), token_mask)
 
 
 def read_token_types(
@@ -311,9 +339,18 @@ def read_labels(
     """The class ids of a head, and the question of how many of them are labelled.
 
     Raises:
-        ValueError: a class that the head does not have.
+        TypeError: `head_labels` is not what a head makes of its labels.
+        ValueError: a class that the head does not have, or a value that is no number.
     """
-    labels = None if head_labels is None else head_labels.read(token_mask, shape)
+    if head_labels is None:
+        return None, None
+    if not hasattr(head_labels, "read"):  # not by its class: a head's code may come from a checkpoint
+        raise TypeError(
+            f"head_labels is a {type(head_labels).__name__}, but it is what a head passes on to its encoder, which "
+            "has no loss. Pass labels to a model with a head."
+        )
+    labels = head_labels.read(token_mask, shape)
+    head_labels.check_values(token_mask, shape, questions)
     if labels is None or not labels.numel():
         return labels, None
     labelled = labels != IGNORE_INDEX
@@ -322,9 +359,8 @@ def read_labels(
         _, low, high = values
         if head_labels.num_classes is not None and (low < 0 or high >= head_labels.num_classes):
             raise ValueError(
-                f"labels hold {low if low < 0 else high}, but class ids go from 0 to {head_labels.num_classes - 1} "
-                f"({IGNORE_INDEX}: unlabelled). Build the model with the right num_labels (for a masked LM: "
-                "vocab_size), or mend the label."
+                f"labels hold {low if low < 0 else high}, but "
+                f"{head_labels.out_of_range.format(last=head_labels.num_classes - 1)}"
             )
 
     def count() -> Tensor:
@@ -349,15 +385,17 @@ def _check_zero_one(mask: Tensor, questions: Questions) -> None:
     if mask.dtype == torch.bool:
         return
 
+    meaning = "1 for a token and 0 for padding" if mask.dim() == 2 else "1 for a pair that may attend and 0 for others"
+
     def is_odd() -> Tensor:
         return mask != mask.to(torch.bool)  # neither 0 nor 1
 
     def check(values: list[int]) -> None:
         if values[0]:
             raise ValueError(
-                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes 1 for a "
-                "token and 0 for padding. Scores to add go into a float mask with 3 or 4 dimensions; several "
-                "sequences in one row are told apart by position_ids."
+                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes {meaning}. "
+                "Scores to add go into a float mask with 3 or 4 dimensions; several sequences in one row are told "
+                "apart by position_ids."
             )
 
     questions.ask(lambda: is_odd().any(), check)
@@ -367,10 +405,15 @@ def _check_additive(mask: Tensor, questions: Questions) -> None:
 
     def look() -> Tensor:
         is_one = mask == 1
-        return torch.stack((is_one.any(), (is_one | (mask == 0)).all()))
+        return torch.stack((is_one.any(), (is_one | (mask == 0)).all(), (mask < torch.inf).all()))
 
     def check(values: list[int]) -> None:
-        has_ones, is_zero_one = values
+        has_ones, is_zero_one, is_below_infinity = values
+        if not is_below_infinity:
+            raise ValueError(
+                f"attention_mask of shape {tuple(mask.shape)} holds {mask[~(mask < torch.inf)][0].item()}, but what is "
+                "added to scores is a number, or -inf where a token may not attend."
+            )
         if has_ones and is_zero_one:
             raise ValueError(
                 f"attention_mask is {mask.dtype} of shape {tuple(mask.shape)} and holds only 0 and 1: it could mean "

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .values_plainformer import at_least_float32
+
 # (query, key, value, attention_mask, fully_masked, dropout_p) -> (context, weights or None)
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, float], tuple[Tensor, Tensor | None]]
 
@@ -40,7 +42,7 @@ def eager_attention(
             scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
         else:
             scores = scores + attention_mask
-    weights = scores.softmax(dim=-1, dtype=torch.float32).to(value.dtype)
+    weights = scores.softmax(dim=-1, dtype=at_least_float32(scores.dtype)).to(value.dtype)
     if fully_masked is not None:
         weights = weights.masked_fill(fully_masked, 0)
     return F.dropout(weights, dropout_p) @ value, weights

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from .inputs_plainformer import Batch
 from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
 from .packing_plainformer import count_positions, refuse_packed
-from .values_plainformer import mask_out
+from .values_plainformer import at_least_float32, mask_out
 
 # A bias at or below this value masks the pair. Masks in use hold -1e9, the lowest number or -inf.
 MASKED_BIAS = torch.finfo(torch.float16).min
@@ -72,8 +72,8 @@ class PaddedLayout:
         return values.flatten(0, 1)[indices]
 
     def sum_rows(self, values: Tensor) -> Tensor:
-        """[B, L, E] -> the sum over each row's real tokens, float32 [B, E]."""
-        return self.scatter(values).sum(dim=1, dtype=torch.float32)
+        """[B, L, E] -> the sum over each row's real tokens, at least float32, [B, E]."""
+        return self.scatter(values).sum(dim=1, dtype=at_least_float32(values.dtype))
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
@@ -95,7 +95,8 @@ class PaddedLayout:
                 f"computes {query.shape[1]} of them: give one mask for all heads, [B, 1, L, L]."
             )
         if attention_mask is not None and attention_mask.dtype != torch.bool:
-            attention_mask = attention_mask.to(query.dtype).clamp(min=_lowest_bias(query))
+            lowest = _lowest_bias(query)
+            attention_mask = attention_mask.to(query.dtype).clamp(min=lowest, max=-lowest)
         if bias is not None:
             scores_bias = bias(self.position_ids, self.position_ids).to(query.dtype)  # [B, H, L, L]
             attention_mask = add_bias(attention_mask, scores_bias)
@@ -152,10 +153,11 @@ class UnpaddedLayout:
         return values[self.slots.to(values.device)[indices]]
 
     def sum_rows(self, values: Tensor) -> Tensor:
-        """[T, E] -> the sum over each row's real tokens, float32 [B, E]."""
+        """[T, E] -> the sum over each row's real tokens, at least float32, [B, E]."""
         B, L = self.shape
         row = self.indices.to(values.device) // L  # [T]
-        return values.new_zeros((B, values.shape[-1]), dtype=torch.float32).index_add(0, row, values.float())
+        values = values.to(at_least_float32(values.dtype))
+        return values.new_zeros((B, values.shape[-1])).index_add(0, row, values)
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None

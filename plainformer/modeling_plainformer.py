@@ -48,7 +48,7 @@ from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_los
 from .packing_plainformer import refuse_packed
 from .positions_plainformer import POSITION_KINDS, NoEmbedding
 from .pretrained_plainformer import PlainformerPreTrainedModel
-from .values_plainformer import find_indices
+from .values_plainformer import find_indices, lowest_score
 
 
 def make_norm(config: PlainformerConfig, wanted: bool = True) -> nn.Module:
@@ -234,15 +234,17 @@ class PlainformerModel(PlainformerPreTrainedModel):
                 scores, [B, L, L] or [B, 1|H, L, L]. None: every place is a token.
             token_type_ids: segment ids [B, L]; None: all 0.
             position_ids: [B, L] or [1, L]; None: the real tokens of a row count from 0.
-            inputs_embeds: embeddings [B, L, E] in the place of the word embeddings of `input_ids`.
+            inputs_embeds: embeddings [B, L, E] in the place of the word embeddings of `input_ids`, of the model's
+                type or one that it holds exactly.
             output_attentions: also return the attention weights of every layer, [B, H, L, L] each.
             output_hidden_states: also return N + 1 hidden states [B, L, E]: the embeddings and the output of each
                 layer, the last of which is `last_hidden_state`.
             cu_seq_lens_q, cu_seq_lens_k: boundaries [S + 1] of the sequences in a single packed row, as
                 `DataCollatorWithFlattening` gives them; they decide where sequences end.
             max_length_q, max_length_k: given by the same collator, and not needed.
-            seq_idx: which sequence of its row a place belongs to, [B, L]. Where neither boundaries nor `seq_idx` are
-                given, a row whose `position_ids` return to their first value holds several sequences.
+            seq_idx: which sequence of its row a place belongs to, [B, L] or [1, L]. Where neither boundaries nor
+                `seq_idx` are given, a row whose `position_ids` return to their first value holds several sequences,
+                unless they are all equal.
             head_labels: of a head, which reads its labels together with the batch. `last_hidden_state` then stays as
                 it lies in the layout, [*, E], and comes with the batch and the layout.
             observed: of a head, whether somebody expects the padded rectangle of a module inside it.
@@ -260,7 +262,8 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, head_labels)
+        words = getattr(self.embeddings, "word_embeddings", None)  # None in what somebody put in the place of ours
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels)
         padded = output_attentions or (is_observed(self) if observed is None else observed)
         layout = make_layout(batch, unpad=config.unpad_inputs and not padded)
 
@@ -280,8 +283,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
         A table tells its size, unless something wraps or replaces it (LoRA does).
         """
-        names = ("word_embeddings", "position_embeddings")
-        words, positions = (getattr(self.embeddings, name, None) for name in names)
+        words, positions = (getattr(self.embeddings, f"{name}_embeddings", None) for name in ("word", "position"))
         return {
             "vocab_size": getattr(words, "num_embeddings", self.config.vocab_size),
             "max_position_embeddings": getattr(positions, "num_embeddings", self.config.position_limit),
@@ -510,15 +512,15 @@ class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):
             num_items_in_batch: labelled rows in all batches of this optimizer step.
 
         Returns:
-            `start_logits` and `end_logits` [B, L], the lowest number of their type at padding, and `loss` if there
-            are positions.
+            `start_logits` and `end_logits` [B, L], and `loss` if there are positions. Padding scores -1e15, so it is
+            never the answer; its square is finite, except in float16, where it scores the lowest number.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         head_labels, observed = SpanLabels(None, start_positions, end_positions), is_observed(self)
         encoded = self.plainformer(*inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         refuse_packed(encoded.layout.is_packed)
         logits = self.qa_outputs(encoded.last_hidden_state)  # [*, 2]
-        logits = encoded.layout.scatter(logits, torch.finfo(logits.dtype).min)  # [B, L, 2]
+        logits = encoded.layout.scatter(logits, lowest_score(logits.dtype))  # [B, L, 2]
         start_logits, end_logits = logits.unbind(dim=-1)  # [B, L] each
         loss = None
         if start_positions is not None:
@@ -559,8 +561,8 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
             num_items_in_batch: labels in all batches of this optimizer step (`Trainer` gives it).
 
         Returns:
-            `logits` [B, C], and `loss` if there are labels. A choice without a real token does not exist: it gets the
-            lowest number of its type, so it is never chosen and changes no loss.
+            `logits` [B, C], and `loss` if there are labels. A choice without a real token does not exist: it
+            scores -1e15 (the lowest number in float16), so it is never chosen and changes no loss.
         """
         others = (attention_mask, token_type_ids, position_ids)
         num_choices, inputs = flatten_choices(input_ids, inputs_embeds, *others)  # [B * C, ...] each
@@ -571,7 +573,7 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
         exists = rows_with_tokens(encoded.batch)
         if exists is not None:
             exists = exists.view(-1, num_choices).to(logits.device)
-            logits = logits.masked_fill(~exists, torch.finfo(logits.dtype).min)
+            logits = logits.masked_fill(~exists, lowest_score(logits.dtype))
         loss = None
         if labels is not None:
             loss = class_loss(logits, encoded.batch.labels, num_items_in_batch)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .values_plainformer import Questions, check_shape
+from .values_plainformer import Questions, check_integers, check_shape, refuse_other_than_tensors
 
 
 def find_sequences(
@@ -26,21 +26,25 @@ def find_sequences(
         position_ids: [B, L] or [1, L], as the user gave them.
         token_mask: which places hold a token, bool [B, L]; None when all do.
         packing: what the collator may add: `cu_seq_lens_q` and `cu_seq_lens_k`, the boundaries [S + 1] of the
-            sequences in a single row, or `seq_idx` [B, L].
+            sequences in a single row, or `seq_idx` [B, L] or [1, L].
         shape: (B, L).
 
     Returns:
         The number of each place's sequence in the batch, [B, L]; None when nothing says that a row may hold several.
 
     Raises:
-        ValueError: boundaries that do not fit the batch.
+        TypeError: something is no tensor.
+        ValueError: boundaries that do not fit the batch, or numbers that are no integers.
     """
+    refuse_other_than_tensors(**packing)
     boundaries, key_boundaries, seq_idx = (packing[name] for name in ("cu_seq_lens_q", "cu_seq_lens_k", "seq_idx"))
+    if seq_idx is not None:
+        check_integers("seq_idx", seq_idx)
+        check_shape("seq_idx", seq_idx, [shape, (1, shape[1])])
     if boundaries is not None or key_boundaries is not None:
         in_row = number_changes(_ids_from_boundaries(boundaries, key_boundaries, shape, questions), token_mask)
     elif seq_idx is not None and shape[0]:
-        check_shape("seq_idx", seq_idx, [shape])
-        in_row = number_changes(seq_idx, token_mask)
+        in_row = number_changes(seq_idx.expand(shape), token_mask)
     elif position_ids is not None and shape[0]:
         check_shape("position_ids", position_ids, [shape, (1, shape[1])])
         in_row = number_returns(position_ids.expand(shape), token_mask)
@@ -54,11 +58,12 @@ def number_returns(position_ids: Tensor, token_mask: Tensor | None) -> Tensor:
     """The number of each token's sequence in its row, by its position.
 
     A row is packed when, over its real tokens, every step is +1 or a return to the row's first value, with at least
-    one return: each return starts a sequence. Any other row (permuted, gapped, reversed) is one sequence with
-    positions of its own.
+    one of each: each return starts a sequence. Any other row (permuted, gapped, reversed, all equal) is one sequence
+    with positions of its own. So a row of one-token texts alone looks like one sequence, and needs boundaries.
 
         positions [0, 1, 2, 0, 1]  ->  [0, 0, 0, 1, 1]: two sequences
         positions [0, 2, 1, 3, 4]  ->  [0, 0, 0, 0, 0]: one, permuted
+        positions [0, 0, 0, 0, 0]  ->  [0, 0, 0, 0, 0]: one, whose tokens share a position
 
     Args:
         position_ids: [B, L].
@@ -73,9 +78,10 @@ def number_returns(position_ids: Tensor, token_mask: Tensor | None) -> Tensor:
     first = position_ids.gather(1, token_mask.to(torch.int8).argmax(dim=1, keepdim=True))  # [B, 1]
     follows = token_mask & (before >= 0)
     returns = follows & (position_ids == first)
-    goes_on = position_ids == position_ids.gather(1, before.clamp(min=0)) + 1
+    goes_on = follows & (position_ids == position_ids.gather(1, before.clamp(min=0)) + 1)
     has_other_steps = (follows & ~returns & ~goes_on).any(dim=1, keepdim=True)  # [B, 1]
-    return returns.cumsum(dim=1).masked_fill(has_other_steps, 0)
+    never_goes_on = ~goes_on.any(dim=1, keepdim=True)  # a token alone, or positions that are all equal
+    return returns.cumsum(dim=1).masked_fill(has_other_steps | never_goes_on, 0)
 
 
 def number_changes(ids: Tensor, token_mask: Tensor | None) -> Tensor:
@@ -142,7 +148,9 @@ def _ids_from_boundaries(
             f"cu_seq_lens_* mark the sequences in a single row, but this batch has {shape[0]} rows. Put all sequences "
             "into one row, or mark them with position_ids that start again at 0."
         )
-    query, key = query.flatten(), key.flatten()
+    check_integers("cu_seq_lens_q", query, "boundaries")
+    check_integers("cu_seq_lens_k", key, "boundaries")
+    query, key = query.flatten().long(), key.flatten().long()
 
     def check(values: list[int]) -> None:
         ours, theirs = values[: len(query)], values[len(query) :]

@@ -25,7 +25,7 @@ MakeModule = Callable[[Any], nn.Module]  # from a PlainformerConfig; `Any`, sinc
 TURN = 2**64  # one full turn of an angle, as a 64-bit integer
 
 
-def sinusoidal_embedding(position_ids: Tensor, width: int) -> Tensor:
+def sinusoidal_embedding(position_ids: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """The sinusoidal position embedding of Vaswani et al. 2017, section 3.5.
 
         PE(pos, 2i)     = sin(pos / 10000^(2i/d))
@@ -34,39 +34,43 @@ def sinusoidal_embedding(position_ids: Tensor, width: int) -> Tensor:
     Sines and cosines are interleaved, as in the paper. It holds for any integer position, and an odd width ends with
     a sine.
 
-    In float32 the angle `pos / 10000^(2i/d)` would lose its fraction as positions grow (at position 100,000 the sine
-    is wrong by 0.004), and not every device has float64. So the angle is kept as a fraction of a full turn in 64-bit
-    integers: one position advances frequency i by `step[i]`, and the product `pos * step[i]` wraps around exactly
-    where the angle does. What is left of it, half a turn at most, is exact enough for float32: the result is within
-    1e-6 of a float64 evaluation.
+    In float32 the angle `pos / 10000^(2i/d)` would lose its fraction as positions grow (at position 100,000 and d =
+    768 the sine is wrong by up to 0.0063), and not every device has float64. So the angle is kept as a fraction of
+    a full turn in 64-bit integers: one position advances frequency i by `step[i]`, and the product `pos * step[i]`
+    wraps around exactly where the angle does. What is left of it, half a turn at most, is exact enough for float32:
+    the result is within 1e-6 of a float64 evaluation. In float64 the same integers give float64's own precision.
 
     Args:
         position_ids: integer positions, any shape [...].
         width: d, the size of an embedding.
+        dtype: torch.float32 or torch.float64.
 
     Returns:
-        float32 embeddings [..., d].
+        embeddings [..., d] of type `dtype`.
     """
     steps = [round(TURN / (2 * math.pi * 10000 ** (2 * i / width))) for i in range((width + 1) // 2)]
     step = torch.tensor(steps, dtype=torch.int64, device=position_ids.device)  # [d/2]
     turns = position_ids.to(torch.int64)[..., None] * step  # [..., d/2], modulo one turn
-    angles = turns.to(torch.float32) * (2 * math.pi / TURN)  # [..., d/2], from -pi to pi
+    angles = turns.to(dtype) * (2 * math.pi / TURN)  # [..., d/2], from -pi to pi
     pairs = torch.stack((angles.sin(), angles.cos()), dim=-1)  # [..., d/2, 2]
     return pairs.flatten(-2)[..., :width]
 
 
 class SinusoidalPositionEmbedding(nn.Module):
-    """`sinusoidal_embedding` as a module.
+    """`sinusoidal_embedding` as a module, in float32, or in float64 where the model is float64.
 
     It holds no table: nothing can be trained, saved, overwritten, or lost when a model is built on the meta device.
+    Its buffer holds no number: it is there for its type, which is that of the model whatever converts it.
     """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.width = config.hidden_size
+        self.register_buffer("like_model", torch.empty(0), persistent=False)
 
     def forward(self, position_ids: Tensor) -> Tensor:
-        return sinusoidal_embedding(position_ids, self.width)
+        dtype = torch.promote_types(self.like_model.dtype, torch.float32)
+        return sinusoidal_embedding(position_ids, self.width, dtype)
 
     def extra_repr(self) -> str:
         return str(self.width)

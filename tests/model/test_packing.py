@@ -157,8 +157,9 @@ def test_packed_without_detection_in_a_captured_graph():
     inputs = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
     exported = torch.export.export(model, (), kwargs=inputs, strict=False).module()
     assert_same(exported(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
-    one = {**inputs, "position_ids": torch.arange(10)[None]}
-    assert_same(exported(**one).last_hidden_state, model(**one).last_hidden_state)
+    for positions in (torch.arange(10), torch.full((10,), 2)):
+        one = {**inputs, "position_ids": positions[None]}
+        assert_same(exported(**one).last_hidden_state, model(**one).last_hidden_state)
 
 
 # Which positions mean that a row is packed
@@ -167,7 +168,9 @@ PATTERNS = {  # positions: the sequence of each token
     "one sequence": ([0, 1, 2, 3], [0, 0, 0, 0]),
     "two": ([0, 1, 0, 1], [0, 0, 1, 1]),
     "start at 2": ([2, 3, 4, 2], [0, 0, 0, 1]),
-    "all zero": ([0, 0, 0, 0], [0, 1, 2, 3]),
+    "all zero": ([0, 0, 0, 0], [0, 0, 0, 0]),
+    "all three": ([3, 3, 3, 3], [0, 0, 0, 0]),
+    "equal, then on": ([0, 0, 0, 1], [0, 1, 2, 2]),
     "permuted": ([2, 0, 1, 3], [0, 0, 0, 0]),
     "gapped": ([0, 2, 4, 6], [0, 0, 0, 0]),
     "reversed": ([3, 2, 1, 0], [0, 0, 0, 0]),
@@ -195,6 +198,20 @@ def test_which_positions_mean_packed(positions, sequences, unpad):
         assert_same(under_mask[mask.bool()], states[0])
 
 
+@both_routes
+@pytest.mark.parametrize(
+    "names", [WAYS["cu_seq_lens"], WAYS["seq_idx"], WAYS["all"]], ids=["cu_seq_lens", "seq_idx", "all"]
+)
+def test_texts_of_one_token_need_boundaries(names, unpad):
+    """Their positions are all 0, which says that the row is one sequence."""
+    model = make_model(PlainformerModel, unpad_inputs=unpad)
+    texts, batch = pack([1, 1, 1])
+    separate = torch.cat([model(text[None]).last_hidden_state for text in texts], dim=1)
+    assert_same(model(batch["input_ids"], **{name: batch[name] for name in names}).last_hidden_state, separate)
+    with_positions_alone = model(batch["input_ids"], position_ids=batch["position_ids"]).last_hidden_state
+    assert not torch.allclose(with_positions_alone, separate, atol=1e-3)
+
+
 def test_single_tokens_are_not_packed():
     model = make_model(PlainformerModel)
     ids = torch.randint(1, 50, (3, 1))
@@ -207,7 +224,8 @@ def test_single_tokens_are_not_packed():
 PACKED = {
     "two": [[0, 1, 2, 3, 0, 1, 2, 3]],
     "three": [[0, 1, 2, 0, 1, 0, 1, 2]],
-    "one-token-sequences": [[0, 0, 0, 0, 0, 0, 0, 0]],
+    "beside-equal-positions": [[0, 0, 0, 0, 0, 0, 0, 0], [0, 1, 2, 3, 0, 1, 2, 3]],
+    "first-of-one-token": [[0, 0, 1, 2, 3, 4, 5, 6]],
     "last-of-one-token": [[0, 1, 2, 3, 4, 5, 6, 0]],
     "from-five": [[5, 6, 7, 5, 6, 7, 8, 9]],
     "second-row": [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3, 0, 1, 2, 3]],

@@ -72,14 +72,32 @@ def test_sinusoid_in_float32(width):
     assert np.abs(actual.double().numpy() - formula(positions, width)).max() <= 1e-6
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_an_angle_in_float32_would_be_too_coarse():
+    """What the docstring says of the division at position 100,000 for d = 768."""
+    frequencies = 10000 ** (torch.arange(0, 768, 2) / 768)  # float32
+    sines = (torch.tensor(100_000.0) / frequencies).sin().double().numpy()
+    error = np.abs(sines - formula(np.array(100_000), 768)[::2]).max()
+    assert error == pytest.approx(0.0063, abs=5e-5)
+
+
+def test_sines_and_cosines_are_as_large_as_the_readme_says():
+    """A root mean square of 0.71 at any width, which no mean size is: that is 0.61 over the first 512 positions."""
+    for width in (64, 128, 768):
+        table = sinusoidal_embedding(torch.arange(512), width)
+        assert table.square().mean().sqrt().item() == pytest.approx(0.5**0.5, abs=1e-6)
+        assert table.abs().mean().item() == pytest.approx(0.61, abs=0.006)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 def test_sinusoid_in_the_dtype_of_the_model(dtype):
-    """The embeddings of a model in half precision are the formula rounded once."""
+    """The embeddings of a model in half precision are the formula rounded once; in float64 they are float64's own."""
     positions = torch.cat((torch.arange(600), torch.arange(1000, 100_001, 900), torch.tensor([100_000])))
     actual = embed_only(positions[None], torch.zeros(1, len(positions), 32, dtype=dtype))[0]
     assert actual.dtype == dtype
     expected = formula(positions.numpy(), 32)
-    one_rounding = torch.finfo(dtype).eps / 2 * np.abs(expected) + 1e-6
+    # In float64 the angle at position 100,000 has an error of 1e-11 of its own, in the formula too.
+    absolute = 1e-6 if dtype != torch.float64 else 1e-15 + 2.5e-16 * positions.numpy()[:, None]
+    one_rounding = torch.finfo(dtype).eps / 2 * np.abs(expected) + absolute
     assert (np.abs(actual.double().numpy() - expected) <= one_rounding).all()
 
 
@@ -107,7 +125,7 @@ def test_sinusoid_needs_no_float64():
 
 
 def test_sinusoid_does_not_learn():
-    """It is no parameter and no buffer, so weight decay has nothing to act on."""
+    """It is no parameter and no buffer with numbers, so weight decay has nothing to act on."""
     models = {}
     for kind in ("sinusoidal", "none"):
         config = tiny_config(position_embedding_type=kind)
@@ -116,7 +134,7 @@ def test_sinusoid_does_not_learn():
     assert list(models["sinusoidal"].state_dict()) == list(models["none"].state_dict())
     model = models["sinusoidal"]
     positions = model.plainformer.embeddings.position_embeddings
-    assert not [*positions.parameters(), *positions.buffers()]
+    assert not [*positions.parameters()] and not any(buffer.numel() for buffer in positions.buffers())
     before = positions(torch.arange(16))
     weights = {name: values.clone() for name, values in model.state_dict().items()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)

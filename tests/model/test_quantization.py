@@ -43,7 +43,7 @@ def test_every_linear_of_the_encoder(subject):
     assert_same(model.state_dict(), before, 0)  # the model that was given is left alone
     inputs = {**make_inputs(model_class), "attention_mask": as_mask(model_class)}
     theirs, ours = answers(model(**inputs)).flatten(), answers(int8(**inputs)).flatten()
-    kept = theirs > torch.finfo(theirs.dtype).min
+    kept = theirs > -1e15
     assert torch.cosine_similarity(theirs[kept], ours[kept], dim=0) > 0.99
     assert not torch.equal(theirs, ours)
 

@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from plainformer import PlainformerForMaskedLM, PlainformerForMultipleChoice
+from plainformer import PlainformerForMaskedLM, PlainformerForMultipleChoice, PlainformerForSequenceClassification
 from plainformer.values_plainformer import Questions, find_indices, read_values
 
 aten = torch.ops.aten
@@ -116,6 +116,15 @@ def test_one_read_per_forward_pass(model_class, training, with_labels):
     with ReadCounter() as reads:
         model(**inputs)
     # The copy that the one read brings is looked at twice: whether it can be read, and what it holds.
+    assert reads == {"item": 1, "tolist": 1}
+
+
+@pytest.mark.parametrize("problem_type", ["regression", "multi_label_classification"])
+def test_labels_that_are_values_need_no_further_read(problem_type):
+    model = make_model(PlainformerForSequenceClassification, problem_type=problem_type)
+    mask, labels = torch.zeros(4, 8, 8), torch.ones(4, 3)
+    with ReadCounter() as reads:
+        model(torch.randint(1, 50, (4, 8)), mask, labels=labels, num_items_in_batch=torch.tensor([4]))
     assert reads == {"item": 1, "tolist": 1}
 
 
