@@ -153,9 +153,12 @@ def flatten_choices(
 
 
 def read_shape(
-    input_ids: Tensor | None, inputs_embeds: Tensor | None, hidden_size: int
+    input_ids: Tensor | None, inputs_embeds: Tensor | None, hidden_size: int, prefix: str = ""
 ) -> tuple[tuple[int, int], torch.device]:
     """(B, L) and device of a batch given as ids [B, L] or as embeddings [B, L, E].
+
+    Args:
+        prefix: what the names of the two begin with; "decoder_" for targets.
 
     Raises:
         TypeError: what was given is not a tensor.
@@ -163,8 +166,9 @@ def read_shape(
     """
     if (input_ids is None) == (inputs_embeds is None):
         given = "neither" if input_ids is None else "both"
-        raise ValueError(f"Give either input_ids or inputs_embeds: {given} was given.")
+        raise ValueError(f"Give either {prefix}input_ids or {prefix}inputs_embeds: {given} was given.")
     name, tensor = ("input_ids", input_ids) if inputs_embeds is None else ("inputs_embeds", inputs_embeds)
+    name = prefix + name
     refuse_other_than_tensors(**{name: tensor})
     expected = "[batch, length]" if inputs_embeds is None else f"[batch, length, {hidden_size}]"
     fits = tensor.dim() == 2 if inputs_embeds is None else tensor.dim() == 3 and tensor.shape[2] == hidden_size
