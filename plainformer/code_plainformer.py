@@ -7,13 +7,10 @@ before it writes the weights, so the training would be lost with it.
 import contextlib
 import os
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import logging
-
-logger = logging.get_logger(__name__)
 
 KEPT: dict[str, dict[str, bytes]] = {}  # by file: that file and those it imports from beside it, by name
 
@@ -40,20 +37,22 @@ def write_code(code: dict[str, bytes], folder: str | os.PathLike) -> None:
         Path(folder, name).write_bytes(content)
 
 
-def rescue_code(saved: Any, folder: str | os.PathLike) -> None:
-    """Where the code of what is being saved was deleted, write it from memory, and let transformers not look for it.
+def restore_code(module: str) -> None:
+    """Write the code of a module from memory, if it was deleted, to where transformers will look for it.
 
-    Args:
-        saved: a configuration or a model.
+    That is where it was; or, where nobody may write there any more, a temporary folder.
     """
-    file = _find_file(type(saved).__module__)
-    if file is None or _read_from_disk(file):
+    file = _find_file(module)
+    if file is None or file not in KEPT or _read_from_disk(file):
         return
-    saved._auto_class = None
-    if code := read_code(file):
-        write_code(code, folder)
-    else:
-        logger.warning(f"{file} was deleted, so {folder} has no code of {type(saved).__name__}: copy it there.")
+    for make_folder in (lambda: os.path.dirname(file), tempfile.mkdtemp):
+        with contextlib.suppress(OSError):
+            folder = make_folder()
+            write_code(KEPT[file], folder)
+            restored = os.path.join(folder, os.path.basename(file))
+            KEPT[restored] = KEPT[file]
+            sys.modules[module].__file__ = restored
+            return
 
 
 def _find_file(module: str) -> str | None:

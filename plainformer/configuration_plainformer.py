@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
 
-from .code_plainformer import keep_code, read_code, rescue_code, write_code
+from .code_plainformer import keep_code, read_code, restore_code, write_code
 from .names_plainformer import OF_TRANSFORMERS, warn_about_unread
 from .positions_plainformer import POSITION_KINDS
 
@@ -234,7 +234,7 @@ class PlainformerConfig(PretrainedConfig):
         if all(code) and not os.path.isfile(save_directory):
             for files in code:
                 write_code(files, save_directory)
-        rescue_code(self, save_directory)
+        restore_code(type(self).__module__)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from .code_plainformer import keep_code, rescue_code
+from .code_plainformer import keep_code, restore_code
 from .configuration_plainformer import PlainformerConfig, model_types, refuse_other_model_type
 from .kernels_plainformer import KERNELS
 
@@ -71,11 +71,11 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """As in transformers, but a file in the place of the folder is an error, where transformers only logs one.
 
-        Code that was deleted since it was imported is written from memory.
+        Code that was deleted since it was imported is saved from memory.
         """
         if os.path.isfile(save_directory):
             raise NotADirectoryError(f"save_directory={os.fspath(save_directory)!r} is a file: give a folder.")
-        rescue_code(self, save_directory)
+        restore_code(type(self).__module__)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:
