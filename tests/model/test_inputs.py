@@ -238,9 +238,9 @@ def masked(odd: float, *shape: int) -> torch.Tensor:
 
 
 MISTAKES |= {
-    f"{name}-{form}": ({"input_ids": ROW, **{name: value}}, error, f"{name}.* {said}.*{remedy}")
+    f"{name}-{form}": ({"input_ids": ROW, **{name: value}}, error, f"{name}.* {named}.*{remedy}")
     for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids", "seq_idx")
-    for form, value, error, said, remedy in (
+    for form, value, error, named, remedy in (
         ("complex", ROW.to(torch.complex64), ValueError, "torch.complex64", rf"{name}\.real"),
         ("sparse", ROW.to_sparse(), TypeError, "torch.sparse_coo", rf"{name}\.to_dense\(\)"),
         (
