@@ -356,7 +356,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"which rows; default all: {', '.join(ROWS)}")
-    parser.add_argument("-n", "--repeats", type=int, default=7, help="how often each side runs (default 7)")
+    parser.add_argument("-n", "--repeats", type=int, default=7, help="runs of each side (default 7; memory: at most 3)")
     parser.add_argument("-o", "--output", type=Path, default=Path("outputs/benchmark.json"), help="the JSON file")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--peak-of", nargs=2, metavar=("SHAPE", "SIDE"), help=argparse.SUPPRESS)

@@ -9,8 +9,8 @@ Shapes: B batch, L length, H heads, D head size, E hidden size; [*] is a layout'
 from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
-from .kernels_plainformer import KERNELS, eager_attention
-from .layouts_plainformer import Layout
+from .kernels_plainformer import DEFAULT_KERNEL, KERNELS, eager_attention
+from .layouts_plainformer import Layout, full_rectangle
 from .positions_plainformer import POSITION_KINDS
 
 
@@ -32,16 +32,22 @@ class PlainformerAttention(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, hidden_states: Tensor, layout: Layout, output_attentions: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """hidden_states [*, E] -> branch [*, E], and the weights [B, H, L, L] if asked for."""
+        self, hidden_states: Tensor, layout: Layout | None = None, output_attentions: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """hidden_states [*, E] -> branch [*, E]; with `output_attentions` also the weights [B, H, L, L].
+
+        Args:
+            layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
+        """
+        layout = full_rectangle(hidden_states) if layout is None else layout
         heads = (-1, self.head_size)
         query = self.q_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         key = self.k_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         value = self.v_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         query = self.rotation(query, layout.position_ids).to(value.dtype)
         key = self.rotation(key, layout.position_ids).to(value.dtype)
-        kernel = eager_attention if output_attentions else KERNELS[self.config._attn_implementation]
+        kernel = eager_attention if output_attentions else KERNELS[self.config._attn_implementation or DEFAULT_KERNEL]
         dropout_p = self.weights_dropout_prob if self.training else 0.0
         context, weights = layout.attend(kernel, query, key, value, dropout_p, self.bias)
-        return self.dropout(self.o_proj(context.flatten(-2))), weights
+        branch = self.dropout(self.o_proj(context.flatten(-2)))
+        return (branch, weights) if output_attentions else branch

@@ -5,7 +5,8 @@
 
 Every error names what was wrong, its value and the remedy.
 
-Masked tokens do not exist: at padding all ids and embeddings are 0 from here on, whatever stood there.
+Padding does not exist: where the attention mask is 0, all ids and embeddings are 0 from here on, whatever stood there.
+Without a mask there is no padding: every place is a token, also one with the padding id.
 
 Shapes: B batch, L length, S sequences, H heads, E hidden size.
 """
@@ -31,7 +32,7 @@ REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "type_vocab_size": "Leave token_type_ids out, or build the model with a larger type_vocab_size.",
 }
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
-INTERNAL_ARGUMENTS = ("self", "kwargs", "head_labels")
+INTERNAL_ARGUMENTS = ("self", "kwargs", "head_labels", "observed")
 
 
 @dataclass
@@ -78,7 +79,7 @@ def read_batch(
     position_ids: Tensor | None,
     inputs_embeds: Tensor | None,
     packing: dict[str, Tensor | None],
-    words: nn.Module,
+    words: nn.Module | None,
     head_labels: HeadLabels | None = None,
 ) -> Batch:
     """Read the arguments of `forward`, whose documentation says what each may be.
@@ -86,7 +87,7 @@ def read_batch(
     Args:
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
         packing: `cu_seq_lens_q`, `cu_seq_lens_k` and `seq_idx`.
-        words: the module of the word embeddings, whose type is that of the model.
+        words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
         head_labels: the labels of a head, which are looked at together with everything else.
 
     Raises:
@@ -297,7 +298,7 @@ def read_ids(
     return ids
 
 
-def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module) -> Tensor:
+def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None) -> Tensor:
     """Embeddings [B, L, E] in the type of the model; 0 at padding.
 
     A narrower type is widened, as in BERT, where the token types do it. A wider one is rounded under autocast only.

@@ -62,6 +62,7 @@ def sdpa_attention(
 
 
 KERNELS: dict[str, Kernel] = {"sdpa": sdpa_attention, "eager": eager_attention}
+DEFAULT_KERNEL = "sdpa"  # of a configuration that no model has read yet
 
 
 @cache

@@ -205,6 +205,21 @@ def make_layout(batch: Batch, unpad: bool) -> Layout:
     return _pad(batch)
 
 
+def full_rectangle(hidden_states: Tensor) -> PaddedLayout:
+    """The layout of hidden states [B, L, E] without padding, of a part of the model that is called on its own.
+
+    Raises:
+        ValueError: another number of dimensions.
+    """
+    if hidden_states.dim() != 3:
+        raise ValueError(
+            f"hidden_states has shape {tuple(hidden_states.shape)}, but must be [batch, length, hidden_size]. For a "
+            "single text, add the batch dimension with unsqueeze(0)."
+        )
+    B, L, _ = hidden_states.shape
+    return PaddedLayout((B, L), torch.arange(L, device=hidden_states.device).expand(B, L))
+
+
 def pool(hidden_states: Tensor, layout: Layout, how: str) -> Tensor:
     """One vector per row: its first real token ("cls"), or the mean over its real tokens ("mean").
 

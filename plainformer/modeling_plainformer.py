@@ -39,6 +39,7 @@ from typing_extensions import Unpack
 from .attention_plainformer import PlainformerAttention
 from .chunking_plainformer import apply_in_chunks
 from .configuration_plainformer import PlainformerConfig
+from .hooks_plainformer import is_observed, is_observed_inside, types_of_modules
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  transformers 4.57 copies only the files that this one imports
 from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels
@@ -70,11 +71,24 @@ class PlainformerEmbeddings(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, position_ids: Tensor, token_type_ids: Tensor
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Ids [*], or embeddings [*, E] in the place of `input_ids` -> [*, E]."""
-        tokens = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        embeddings = tokens * self.scale  # [*, E]
+        """Ids [*], or embeddings [*, E] in the place of `input_ids` -> [*, E].
+
+        Args:
+            token_type_ids: segment ids [*]; None: all 0.
+            position_ids: [*]; None: places count from 0, in a rectangle [B, L].
+        """
+        tokens = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # [*, E]
+        if position_ids is None:
+            position_ids = torch.arange(tokens.shape[-2], device=tokens.device).expand(tokens.shape[:-1])
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        embeddings = tokens * self.scale
         embeddings = embeddings + self.token_type_embeddings(token_type_ids).to(embeddings)
         embeddings = embeddings + self.position_embeddings(position_ids).to(embeddings)  # the position enters
         return self.dropout(self.norm(embeddings))
@@ -111,18 +125,27 @@ class PlainformerLayer(GradientCheckpointingLayer):
         self.mlp_norm = make_norm(config)
 
     def forward(
-        self, hidden_states: Tensor, layout: Layout, output_attentions: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """[*, E] -> [*, E], and the attention weights [B, H, L, L] if asked for."""
+        self, hidden_states: Tensor, layout: Layout | None = None, output_attentions: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """[*, E] -> [*, E]; with `output_attentions` also the attention weights [B, H, L, L].
+
+        Args:
+            layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
+        """
         if self.pre_norm:
-            branch, weights = self.attention(self.attn_norm(hidden_states), layout, output_attentions)
+            branch, weights = as_pair(self.attention(self.attn_norm(hidden_states), layout, output_attentions))
             hidden_states = hidden_states + branch
             hidden_states = hidden_states + self.mlp(self.mlp_norm(hidden_states))
         else:
-            branch, weights = self.attention(hidden_states, layout, output_attentions)
+            branch, weights = as_pair(self.attention(hidden_states, layout, output_attentions))
             hidden_states = self.attn_norm(hidden_states + branch)
             hidden_states = self.mlp_norm(hidden_states + self.mlp(hidden_states))
-        return hidden_states, weights
+        return (hidden_states, weights) if output_attentions else hidden_states
+
+
+def as_pair(output: Tensor | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """What attention or a layer returns, as hidden states and attention weights, which may be None."""
+    return output if isinstance(output, tuple) else (output, None)
 
 
 def run_layers(
@@ -144,7 +167,8 @@ def run_layers(
     attentions = []
     for layer in layers:
         hidden_states = record(hidden_states)
-        hidden_states, weights = layer(hidden_states, layout.to(hidden_states.device), output_attentions)
+        output = layer(hidden_states, layout.to(hidden_states.device), output_attentions)
+        hidden_states, weights = as_pair(output)
         attentions.append(weights)
     return hidden_states, attentions
 
@@ -178,6 +202,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
     def __init__(self, config: PlainformerConfig) -> None:
         super().__init__(config)
         self.embeddings = PlainformerEmbeddings(config)
+        self.embedding_types = types_of_modules(self.embeddings)
         self.layers = nn.ModuleList(PlainformerLayer(config) for _ in range(config.num_hidden_layers))
         self.final_norm = make_norm(config, config.pre_norm)
         self.post_init()
@@ -198,6 +223,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
         max_length_k: int | None = None,
         seq_idx: Tensor | None = None,
         head_labels: HeadLabels | None = None,
+        observed: bool | None = None,
         **kwargs: Any,
     ) -> EncoderOutput:
         """Encode a batch. Give either `input_ids` or `inputs_embeds`.
@@ -221,6 +247,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
                 unless they are all equal.
             head_labels: of a head, which reads its labels together with the batch. `last_hidden_state` then stays as
                 it lies in the layout, [*, E], and comes with the batch and the layout.
+            observed: of a head, whether somebody expects the padded rectangle of a module inside it.
 
         Returns:
             `last_hidden_state` [B, L, E], zero at padded places, and what was asked for.
@@ -235,29 +262,28 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, self.get_input_embeddings(), head_labels)
-        layout = make_layout(batch, unpad=config.unpad_inputs and not output_attentions)
+        words = getattr(self.embeddings, "word_embeddings", None)  # None in what somebody put in the place of ours
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels)
+        padded = output_attentions or (is_observed(self) if observed is None else observed)
+        layout = make_layout(batch, unpad=config.unpad_inputs and not padded)
 
         all_hidden_states = [] if output_hidden_states else None
         record = record_states(layout, all_hidden_states)
-        embedded = self.embed(batch, layout)  # [*, E]
-        hidden_states, attentions = run_layers(self.layers, embedded, layout, output_attentions, record)
+        hidden_states = self.embed(batch, layout)  # [*, E]
+        hidden_states, attentions = run_layers(self.layers, hidden_states, layout, output_attentions, record)
         hidden_states = record(self.final_norm(hidden_states))  # [*, E]
-        output = EncoderOutput(
-            last_hidden_state=layout.scatter(hidden_states) if head_labels is None else hidden_states,
-            hidden_states=tuple(all_hidden_states) if output_hidden_states else None,
-            attentions=tuple(attentions) if output_attentions else None,
-        )
-        if head_labels is not None:
-            output.batch, output.layout = batch, layout
-        return output
+        states = tuple(all_hidden_states) if output_hidden_states else None
+        weights = tuple(attentions) if output_attentions else None
+        if head_labels is None:
+            return EncoderOutput(layout.scatter(hidden_states), states, weights)
+        return EncoderOutput(hidden_states, states, weights, batch, layout)
 
     def embedding_sizes(self) -> dict[str, int | None]:
         """How many ids each embedding knows, by the field of the configuration that says so; None: no limit.
 
-        A table tells its size, unless something wraps it (LoRA does).
+        A table tells its size, unless something wraps or replaces it (LoRA does).
         """
-        words, positions = self.embeddings.word_embeddings, self.embeddings.position_embeddings
+        words, positions = (getattr(self.embeddings, f"{name}_embeddings", None) for name in ("word", "position"))
         return {
             "vocab_size": getattr(words, "num_embeddings", self.config.vocab_size),
             "max_position_embeddings": getattr(positions, "num_embeddings", self.config.position_limit),
@@ -266,15 +292,12 @@ class PlainformerModel(PlainformerPreTrainedModel):
 
     def embed(self, batch: Batch, layout: Layout) -> Tensor:
         """The embeddings of a batch in its layout, [*, E]."""
-        words, tokens = self.embeddings.word_embeddings, {"input_ids": None, "inputs_embeds": None}
-        if batch.input_ids is None:
-            tokens["inputs_embeds"] = layout.gather(batch.inputs_embeds)
-        elif words._forward_hooks:  # whoever hooks word embeddings (NEFTune, attributions) expects [B, L, E]
-            tokens["inputs_embeds"] = layout.gather(words(batch.input_ids))
-        else:
-            tokens["input_ids"] = layout.gather(batch.input_ids)
-        token_type_ids = layout.gather(batch.token_type_ids)
-        return self.embeddings(**tokens, position_ids=layout.position_ids, token_type_ids=token_type_ids)
+        tokens = {"input_ids": batch.input_ids, "inputs_embeds": batch.inputs_embeds}
+        ids = {"token_type_ids": batch.token_type_ids, "position_ids": batch.position_ids}
+        inputs = {name: values for name, values in (tokens | ids).items() if values is not None}  # [B, L, ...] each
+        if is_observed_inside(self.embeddings, self.embedding_types):
+            return layout.gather(self.embeddings(**inputs))
+        return self.embeddings(**{name: layout.gather(values) for name, values in inputs.items()})
 
 
 class PlainformerPooler(nn.Module):
@@ -340,10 +363,11 @@ class PlainformerForMaskedLM(PlainformerPreTrainedModel):
             real tokens.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        head_labels = TokenLabels(self.config.vocab_size, labels)
-        encoded = self.plainformer(*inputs, head_labels=head_labels, return_dict=True, **kwargs)
+        head_labels, observed = TokenLabels(self.config.vocab_size, labels), is_observed(self)
+        encoded = self.plainformer(*inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         hidden_states, batch, layout = encoded.last_hidden_state, encoded.batch, encoded.layout  # [*, E]
-        if self.training and self.config.sparse_prediction and batch.num_labels is not None:
+        is_sparse = self.training and self.config.sparse_prediction and not observed
+        if is_sparse and batch.num_labels is not None:
             labels = batch.labels.to(hidden_states.device).flatten()  # [B * L]
             labelled = find_indices(labels != IGNORE_INDEX, batch.num_labels)  # [N]
             logits = self.lm_head(layout.select(hidden_states, labelled))  # [N, V]
@@ -400,8 +424,8 @@ class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
             `logits` [B, C], and `loss` if there are labels.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        head_labels = RowLabels(self.config.num_labels, labels, self.config.problem_type)
-        encoded = self.plainformer(*inputs, head_labels=head_labels, return_dict=True, **kwargs)
+        head_labels, observed = RowLabels(self.config.num_labels, labels, self.config.problem_type), is_observed(self)
+        encoded = self.plainformer(*inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         pooled = pool(encoded.last_hidden_state, encoded.layout, self.config.classifier_pooling)  # [B, E]
         logits = self.classifier(self.dropout(self.pooler(pooled)))  # [B, C]
         loss = None
@@ -446,8 +470,8 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
             `logits` [B, L, C], and `loss` if there are labels.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        head_labels = TokenLabels(self.config.num_labels, labels)
-        encoded = self.plainformer(*inputs, head_labels=head_labels, return_dict=True, **kwargs)
+        head_labels, observed = TokenLabels(self.config.num_labels, labels), is_observed(self)
+        encoded = self.plainformer(*inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         layout = encoded.layout
         logits = self.classifier(self.dropout(encoded.last_hidden_state))  # [*, C]
         loss = None
@@ -492,8 +516,8 @@ class PlainformerForQuestionAnswering(PlainformerPreTrainedModel):
             never the answer; its square is finite, except in float16, where it scores the lowest number.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        head_labels = SpanLabels(None, start_positions, end_positions)
-        encoded = self.plainformer(*inputs, head_labels=head_labels, return_dict=True, **kwargs)
+        head_labels, observed = SpanLabels(None, start_positions, end_positions), is_observed(self)
+        encoded = self.plainformer(*inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         refuse_packed(encoded.layout.is_packed)
         logits = self.qa_outputs(encoded.last_hidden_state)  # [*, 2]
         logits = encoded.layout.scatter(logits, lowest_score(logits.dtype))  # [B, L, 2]
@@ -542,8 +566,8 @@ class PlainformerForMultipleChoice(PlainformerPreTrainedModel):
         """
         others = (attention_mask, token_type_ids, position_ids)
         num_choices, inputs = flatten_choices(input_ids, inputs_embeds, *others)  # [B * C, ...] each
-        head_labels = ChoiceLabels(num_choices, labels)
-        encoded = self.plainformer(**inputs, head_labels=head_labels, return_dict=True, **kwargs)
+        head_labels, observed = ChoiceLabels(num_choices, labels), is_observed(self)
+        encoded = self.plainformer(**inputs, head_labels=head_labels, observed=observed, return_dict=True, **kwargs)
         pooled = pool(encoded.last_hidden_state, encoded.layout, self.config.classifier_pooling)  # [B * C, E]
         logits = self.classifier(self.dropout(self.pooler(pooled))).view(-1, num_choices)  # [B, C]
         exists = rows_with_tokens(encoded.batch)

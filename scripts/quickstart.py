@@ -2,7 +2,7 @@
 
 Adopts the MiniLM checkpoint (BERT, 6 layers, 384 wide), fine-tunes it to tell positive from negative film reviews,
 saves it, and loads the folder in a new process that has no plainformer. Checkpoint and reviews come from two pip
-packages. About six minutes on 2 shared CPU cores.
+packages. About six minutes on two idle CPU cores.
 
 With an architecture option the model starts from random weights instead, since weights trained for one architecture
 mean nothing in another. 7,530 sentences teach such a model little: it is there to be tried, not to win.

@@ -3,8 +3,11 @@
 Shapes: B batch, L length, R rows (the choices of multiple choice count as rows), C choices, E hidden size.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+from unittest import mock
 
 import pytest
 import torch
@@ -211,18 +214,24 @@ def learn(model: torch.nn.Module, inputs: dict[str, Tensor], run: Callable | Non
     return Step(outputs.detach(), loss.detach(), gradients(model))
 
 
+@contextmanager
+def kept_layouts(model: PlainformerPreTrainedModel) -> Iterator[list]:
+    """The layouts that are made for batches meanwhile. A hook on a layer would change them."""
+    layouts, code = [], sys.modules[model.base_model.forward.__module__]
+    make_layout = code.make_layout
+
+    def keep(*args, **kwargs) -> object:
+        layouts.append(make_layout(*args, **kwargs))
+        return layouts[-1]
+
+    with mock.patch.object(code, "make_layout", keep):
+        yield layouts
+
+
 def layout_of(model: PlainformerPreTrainedModel, **batch) -> object:
-    """The layout that the first layer receives for a batch."""
-    layouts = []
-
-    def keep(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        layouts.append(kwargs["layout"] if "layout" in kwargs else args[1])
-
-    hook = model.base_model.layers[0].register_forward_pre_hook(keep, with_kwargs=True)
-    try:
+    """The layout that is made for a batch."""
+    with kept_layouts(model) as layouts:
         model(**batch)
-    finally:
-        hook.remove()
     return layouts[0]
 
 

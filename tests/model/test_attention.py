@@ -80,7 +80,7 @@ def make_mask(name: str) -> tuple[Tensor | None, Tensor | None]:
 def watch(attention: nn.Module, run) -> tuple[Tensor, Tensor]:
     """What the attention of a layer was given and what it returned, [B, L, E] each, while `run` was called."""
     seen = []
-    hook = attention.register_forward_hook(lambda module, args, output: seen.append((args[0], output[0])))
+    hook = attention.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
     run()
     hook.remove()
     return seen[0]
@@ -169,7 +169,7 @@ def test_forms_of_a_mask_agree(setting, form):
     inputs, pairs = make_inputs(PlainformerModel, 3), some_pairs()
     branches = []
     for layer in model.layers:
-        layer.attention.register_forward_hook(lambda module, args, output: branches.append((module, output[0])))
+        layer.attention.register_forward_hook(lambda module, args, output: branches.append((module, output)))
     output = model(**inputs, attention_mask=FORMS[form](pairs))
     fully_masked = ~pairs.any(dim=-1)  # [B, L]
     assert fully_masked.sum() == 2

@@ -49,6 +49,19 @@ def test_no_mask_is_a_mask_of_ones(subject, route):
 
 
 @pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
+def test_padding_ids_without_a_mask_are_tokens(unpad):
+    """They are read and attended to; only a mask makes padding of them."""
+    model = make_model(PlainformerModel, unpad_inputs=unpad)
+    ids = make_inputs(PlainformerModel)["input_ids"]
+    ids[:, -2:] = model.config.pad_token_id
+    states = model(ids).last_hidden_state
+    assert_same(states, model(ids, torch.ones_like(ids)).last_hidden_state)
+    masked = model(ids, (ids != model.config.pad_token_id).long()).last_hidden_state
+    assert not masked[:, -2:].any() and states[:, -2:].any()
+    assert not torch.allclose(states[:, :-2], masked[:, :-2], atol=1e-3)
+
+
+@pytest.mark.parametrize("unpad", [True, False], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.uint8, torch.float32, torch.float16], ids=str)
 def test_two_dimensional_mask_of_any_type(dtype, unpad):
     """0 and 1 mean padding and token in every type: a float mask of two dimensions is not added to scores."""

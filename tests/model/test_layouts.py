@@ -1,4 +1,4 @@
-"""Masked tokens do not exist: what padding holds and where it lies changes nothing, on either route.
+"""Padding does not exist: what it holds and where it lies changes nothing, on either route.
 
 Shapes: B batch, R rows, L length, T real tokens, E hidden size.
 """
@@ -235,17 +235,23 @@ def test_which_route(setting):
     assert not is_unpadded(layout_of(model, **batch))
 
 
-def test_every_module_sees_real_tokens_only(model_class):
-    """What a linear layer, a norm or an embedding is given has T rows, or one per row of the batch."""
+def test_every_module_sees_real_tokens_only(monkeypatch, model_class):
+    """What a linear layer, a norm or an embedding is given has T rows, or one per row of the batch in a head."""
     model = make_model(model_class)
     mask = padding_mask()
     inputs = as_batch(model_class, {"input_ids": torch.randint(1, 50, mask.shape), "attention_mask": mask})
-    seen = set()
-    for module in model.modules():
-        if not list(module.children()):
-            module.register_forward_hook(lambda _, args, __: seen.add(args[0].shape[0]))
+    seen = {}
+    for kind in (torch.nn.Linear, torch.nn.LayerNorm, torch.nn.Embedding, torch.nn.Dropout):
+
+        def forward(module, values, forward=kind.forward):
+            seen.setdefault(module, set()).add(values.shape[0])
+            return forward(module, values)
+
+        monkeypatch.setattr(kind, "forward", forward)
     model(**inputs)
-    assert seen <= {int(mask.sum()), len(mask)}
+    for module in model.base_model.modules():
+        assert seen.pop(module, {int(mask.sum())}) == {int(mask.sum())}
+    assert set().union(*seen.values()) <= {int(mask.sum()), len(mask)}
 
 
 def kernel_calls(monkeypatch, mask: Tensor | None) -> list[tuple]:

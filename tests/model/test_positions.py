@@ -72,6 +72,22 @@ def test_sinusoid_in_float32(width):
     assert np.abs(actual.double().numpy() - formula(positions, width)).max() <= 1e-6
 
 
+def test_an_angle_in_float32_would_be_too_coarse():
+    """What the docstring says of the division at position 100,000 for d = 768."""
+    frequencies = 10000 ** (torch.arange(0, 768, 2) / 768)  # float32
+    sines = (torch.tensor(100_000.0) / frequencies).sin().double().numpy()
+    error = np.abs(sines - formula(np.array(100_000), 768)[::2]).max()
+    assert error == pytest.approx(0.0063, abs=5e-5)
+
+
+def test_sines_and_cosines_are_as_large_as_the_readme_says():
+    """A root mean square of 0.71 at any width, which no mean size is: that is 0.61 over the first 512 positions."""
+    for width in (64, 128, 768):
+        table = sinusoidal_embedding(torch.arange(512), width)
+        assert table.square().mean().sqrt().item() == pytest.approx(0.5**0.5, abs=1e-6)
+        assert table.abs().mean().item() == pytest.approx(0.61, abs=0.006)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
 def test_sinusoid_in_the_dtype_of_the_model(dtype):
     """The embeddings of a model in half precision are the formula rounded once; in float64 they are float64's own."""

@@ -13,7 +13,7 @@ from helpers.recipes import ROOT
 from plainformer.recipes.data_files import file_format, read_rows
 
 SPLITS = ("train", "validation", "test")
-CSV = ("rotten_tomatoes", "chinese_reviews", "bbc_topics")
+CSV = ("rotten_tomatoes", "word_order", "chinese_reviews", "bbc_topics")
 CONLL = ("tweets_ner", "chinese_news_ner", "chinese_news_segmentation")
 QA = "chinese_news_qa"
 
@@ -66,7 +66,9 @@ def test_texts_are_the_same_whatever_their_punctuation_case_and_width():
     assert prepare_data.text_key("very bad") != prepare_data.text_key("very good")
 
 
-@pytest.mark.parametrize(("name", "labels"), [("rotten_tomatoes", 2), ("chinese_reviews", 2), ("bbc_topics", 5)])
+@pytest.mark.parametrize(
+    ("name", "labels"), [("rotten_tomatoes", 2), ("word_order", 2), ("chinese_reviews", 2), ("bbc_topics", 5)]
+)
 def test_classes(prepared, name, labels):
     splits = prepared(name).splits
     found = {split: Counter(row["label"] for row in splits[split]) for split in SPLITS}
@@ -83,6 +85,17 @@ def test_rotten_tomatoes_tests_on_the_sentences_of_the_quickstart(prepared):
     splits = prepared("rotten_tomatoes").splits
     assert [(row["text"], row["label"]) for row in splits["test"]] == [(text, LABELS[label]) for text, label in test]
     assert {text for part in ("train", "validation") for text in texts(splits[part])} <= {text for text, _ in train}
+
+
+def test_word_order_is_told_by_nothing_else(prepared):
+    """Each sentence has both labels, with the same words; the halves of the swapped one, swapped again, are intact."""
+    for split, rows in prepared("word_order").splits.items():
+        assert [row["label"] for row in rows] == ["intact", "swapped"] * (len(rows) // 2)
+        sources = {prepare_data.text_key(row["text"]) for row in prepared("rotten_tomatoes").splits[split]}
+        for intact, swapped in zip(rows[::2], rows[1::2], strict=True):
+            words, moved = intact["text"].split(), swapped["text"].split()
+            assert len(words) >= 4 and moved == words[len(words) // 2 :] + words[: len(words) // 2]
+            assert prepare_data.text_key(intact["text"]) in sources
 
 
 def test_chinese_reviews_have_one_label_and_texts_to_pretrain_on(prepared):

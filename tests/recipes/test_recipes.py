@@ -918,17 +918,18 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Classification")[1].split("\n## ")[0]
     blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    assert blocks[0] == "python scripts/prepare_data.py rotten_tomatoes\n"
-    monkeypatch.setattr(sys, "argv", ["prepare_data.py", "rotten_tomatoes"])
-    prepare_data.main()
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []
-    for block in blocks[1:]:
-        for command in re.findall(r"(?m)^python scripts/run_classification.py (.*)", join_lines(block)):
-            words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
-            main([*words, *always])
-            outputs.append(Path(words[words.index("--output_dir") + 1]))
-    assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions"]
+    for script, command in re.findall(r"(?m)^python scripts/(\w+).py (.*)", join_lines("".join(blocks))):
+        words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
+        if script == "prepare_data":
+            monkeypatch.setattr(sys, "argv", ["prepare_data.py", *words])
+            prepare_data.main()
+            continue
+        assert script == "run_classification"
+        main([*words, *always])
+        outputs.append(Path(words[words.index("--output_dir") + 1]))
+    assert [path.name for path in outputs] == ["reviews", "tryout", "reviews-predictions", "word-order"]
     assert len((outputs[0] / "predictions.csv").read_text().splitlines()) == 5
     assert (outputs[0] / "predictions.csv").read_text() == (outputs[2] / "predictions.csv").read_text()

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from helpers.models import HEADS, VARIANTS, assert_same, gradients, short_name
+from helpers.models import HEADS, VARIANTS, assert_same, gradients, is_unpadded, kept_layouts, short_name
 from helpers.processes import meet, spawn
 from helpers.training import make_halves
 from torch.distributed.tensor import DTensor
@@ -48,9 +48,11 @@ def take_step(rank: int, kind: str, case: str) -> tuple[float, dict[str, torch.T
     """The loss of this process's half of the batch, and the parameters after a step of the optimizer."""
     head, variant = CASES[case]
     model, halves = make_halves(head, **variant)
-    accelerator = make_accelerator(kind)
+    accelerator, encoder = make_accelerator(kind), model.base_model
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    loss = model(**halves[rank]).loss
+    with kept_layouts(encoder) as layouts:
+        loss = model(**halves[rank]).loss
+    assert is_unpadded(layouts[0]) == (rank == 0), kind  # the other half has no padding
     accelerator.backward(loss)
     optimizer.step()
     parameters = {name.removeprefix("module."): value.detach() for name, value in model.named_parameters()}

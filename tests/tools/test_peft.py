@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.axes import paired
-from helpers.models import HEADS, NO_DROPOUT, answers, assert_same, make_model, short_name
+from helpers.models import HEADS, NO_DROPOUT, answers, assert_same, is_unpadded, layout_of, make_model, short_name
 from helpers.training import make_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
@@ -67,6 +67,7 @@ def test_adapter_of_every_head_is_saved_with_what_is_new(head_class, targets, un
     before = answers(base.eval()(**batch))
     model = get_peft_model(base, lora(head_class, targets)).eval()
     assert_same(answers(model(**batch)), before)  # an adapter starts as nothing
+    assert is_unpadded(layout_of(model.get_base_model(), **batch)) is unpad_inputs
 
     step(model, batch)
     after = answers(model(**batch))
@@ -95,16 +96,13 @@ def test_adapter_reaches_the_layers_it_names(targets):
 
 
 def test_an_adapter_for_each_row():
-    """peft looks for as many rows as names inside the model, where a padded batch has tokens instead."""
+    """peft looks for as many rows as names inside the model, with hooks: the batch stays padded then."""
     batch = make_batch(PlainformerModel)
     model = get_peft_model(make_model(PlainformerModel), lora(PlainformerModel, "all-linear"), adapter_name="a").eval()
     model.add_adapter("b", lora(PlainformerModel, "all-linear"))
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     names = ["a", "b", "a", "b"]
-    with pytest.raises(ValueError, match="adapter_names"):
-        model(**batch, adapter_names=names)
-    model.get_base_model().config.unpad_inputs = False
     mixed = answers(model(**batch, adapter_names=names))
     for row, name in enumerate(names):
         model.set_adapter(name)

@@ -14,6 +14,8 @@ from helpers.models import (
     answers,
     assert_same,
     gradients,
+    is_unpadded,
+    layout_of,
     make_inputs,
     make_model,
     short_name,
@@ -70,6 +72,8 @@ def work(rank: int, folder: str) -> None:
             assert weight.shape == shape, name
         if model_class is PlainformerForMaskedLM:
             model.save_pretrained(f"{folder}/saved")
+        with torch.no_grad():
+            assert is_unpadded(layout_of(model, **batch)) == model.config.unpad_inputs, name
         outputs, loss, parts = train(model, batch)
         whole = {key: value.full_tensor() if isinstance(value, DTensor) else value for key, value in parts.items()}
         results[name] = (outputs, loss, whole)
