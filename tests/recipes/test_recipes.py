@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import prepare_data
@@ -31,6 +30,7 @@ from helpers.recipes import (
     grouped_by_length,
     in_process,
     join_lines,
+    load,
     make_bert,
     make_rows,
     stop_at,
@@ -47,7 +47,7 @@ from plainformer import (
     PlainformerForTokenClassification,
 )
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
-from plainformer.recipes import columns, data_files, splits
+from plainformer.recipes import columns, splits
 from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, choose_metric, parse_args
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import score_multi, score_regression, score_single
@@ -785,16 +785,6 @@ def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
 # Reading
 
 
-def load(tmp_path: Path, **arguments):
-    args = DataArguments(
-        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
-    )
-    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
-    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
-    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
-    return args, splits.read_splits(SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args))
-
-
 def test_formats_give_the_same_rows(tmp_path):
     rows = [*make_rows(3), {"text": 'a "quoted",\nbroken text', "label": "NA"}, {"text": "1984", "label": "null"}]
     rows.append({"text": "東京 ü \u2028 x", "label": "neg"})
@@ -819,7 +809,7 @@ def test_changed_file_is_read_again(tmp_path):
 def test_values_that_change_their_type(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
     with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
-        data_files.check_json_lines(str(path))
+        load(tmp_path, train_file=path)
 
 
 def test_conll(tmp_path):
