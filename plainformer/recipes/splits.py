@@ -19,6 +19,7 @@ from .columns import did_you_mean, read_column, source_of
 from .data_files import COMPRESSED, DELIMITERS, FORMATS, QUOTINGS, file_format, find_schema, typed_rows
 from .errors import DataError
 from .run_folder import Run
+from .training import MEASURED
 
 SPLITS = ("train", "validation", "test")
 READERS = 3  # raise it when a reader reads the same file in another way: it is a part of the cache's key
@@ -161,22 +162,6 @@ def _class_name(row: dict, column: str, names: list[str]) -> dict:
     return {column: list(map(name, value)) if isinstance(value, list) else name(value)}
 
 
-def drop_missing_labels(
-    data: DatasetDict, column: str, is_missing: Callable[[Any], bool], run: Run, some_may_be: bool = False
-) -> DatasetDict:
-    """The data, without the labels of the test split where they are missing: it is predicted, and not measured.
-
-    With `some_may_be` an empty label is an answer too, so that labels are missing only where all of them are empty.
-    """
-    if "test" not in data or column not in data["test"].column_names:
-        return data
-    missing, count = sum(map(is_missing, read_column(data["test"], column))), len(data["test"])
-    if not missing or (some_may_be and missing < count):
-        return data
-    run.say(f"test: {missing} of {count} rows have no {column!r}: predicted, and not measured")
-    return DatasetDict({**data, "test": data["test"].remove_columns(column)})
-
-
 def map_splits(data: dict[str, Dataset], function: Callable, run: Run, **options: Any) -> dict[str, Dataset]:
     """Each split with `function` applied to batches of its rows, whose columns take the place of the old ones."""
     options = {"num_proc": run.data_args.preprocessing_num_workers, "batched": True, **options}
@@ -219,3 +204,28 @@ def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]
         raise DataError(f"--validation_split_percentage {problem} {remedy}")
     sides = [[row for row, key in enumerate(keys) if (key in chosen) is side] for side in (False, True)]
     return rows.select(sides[0]), rows.select(sides[1])
+
+
+def set_measured_apart(
+    data: DatasetDict, column: str, is_empty: Callable[[Any], bool], run: Run, may_be_empty: bool = False
+) -> DatasetDict:
+    """The data; where some rows of the test split have no label, with those that have one as a split of their own.
+
+    The test split is then without labels: it is predicted as a whole, and the split `MEASURED` gives the metrics. With
+    `may_be_empty` an empty label is an answer too, and missing is None alone, unless all of them are empty.
+    """
+    if "test" not in data or column not in data["test"].column_names:
+        return data
+    rows = data["test"]
+    labels = list(read_column(rows, column))
+    is_missing = list(map(is_empty, labels))
+    if may_be_empty and not all(is_missing):
+        is_missing = [label is None for label in labels]
+    if not any(is_missing):
+        return data
+    labelled = [row for row, missing in enumerate(is_missing) if not missing]
+    measured = f"; the metrics are of the other {len(labelled)}" if labelled else ""
+    problem = f"test: {sum(is_missing)} of {len(rows)} rows have no {column!r}"
+    run.say(f"{problem}: predicted, and not measured{measured}")
+    split = {MEASURED: rows.select(labelled)} if labelled else {}
+    return DatasetDict({**data, "test": rows.remove_columns(column), **split})

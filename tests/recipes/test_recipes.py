@@ -198,26 +198,41 @@ def test_starts_from_plainformer(run, files, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "labels, missing, message",
-    [
-        (["neg", "pos"], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([0.5, 2.0], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([["neg"], ["pos"]], [], None),  # none of the labels is an answer too
-    ],
+    "labels, unlabelled",
+    [(["neg", "pos"], [None, ""]), ([0.5, 2.0], [None]), ([["neg"], ["pos"], []], [None])],
     ids=["one-class", "regression", "several"],
 )
-def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, labels, missing, message):
-    """The missing one is far beyond the first thousand rows, which are tokenized together."""
+def test_test_rows_without_a_label_are_predicted_and_not_measured(run, tmp_path, capsys, labels, unlabelled):
+    """They come first, so many that the first batch of a reader or of the tokenizer holds no label."""
     train = write(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": labels[i % 2]} for i in range(8)])
-    rows = [{"text": "film", "label": labels[i % 2]} for i in range(1030)]
-    rows[-1]["label"] = missing
+    rows = [{"text": "film", "label": unlabelled[i % len(unlabelled)]} for i in range(1010)]
+    rows += [{"text": "film", "label": label} for label in labels]
     flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
-    run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
-    output = capsys.readouterr().out
-    assert message in output if message else "predicted, and not measured" not in output
+    run(*flags, "--test_file", write(tmp_path / "test.json", rows))
+    count = len(labels)  # an empty list is an answer: none of the labels
+    message = (
+        f"test: 1010 of {len(rows)} rows have no 'label': predicted, and not measured; the metrics are of the other"
+    )
+    assert f"{message} {count}\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
-    assert results["predict_samples"] == 1030
-    assert ("predict_loss" in results) is (message is None)
+    assert (results["predict_samples"], results["predict_measured_samples"]) == (len(rows), count)
+    predictions = list(csv.DictReader(open(tmp_path / "out" / "predictions.csv", encoding="utf-8")))
+    assert len(predictions) == len(rows)
+    if labels == [0.5, 2.0]:
+        value = float(predictions[0]["prediction"])
+        assert results["predict_mse"] == pytest.approx(((value - 0.5) ** 2 + (value - 2) ** 2) / 2, rel=1e-4)
+    else:
+        truth = [";".join(label) if isinstance(label, list) else label for label in labels]
+        right = truth.count(predictions[0]["prediction"])
+        assert results["predict_accuracy"] == pytest.approx(right / count)
+
+
+def test_test_data_without_any_label_is_predicted(run, files, tmp_path, capsys):
+    test = write(tmp_path / "test.csv", "text,label\nfilm,\nplot, \n")
+    run(*files[:2], "--test_file", test, *TINY, "--max_steps", 1)
+    assert "test: 2 of 2 rows have no 'label': predicted, and not measured\n" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
+    assert results["predict_samples"] == 2 and "predict_loss" not in results
 
 
 def test_lists_for_a_model_of_one_class(run, files, tmp_path):
