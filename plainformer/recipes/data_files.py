@@ -28,6 +28,8 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 DELIMITER_NAMES = {"\t": "tab"}  # how a delimiter is written on the command line
 QUOTINGS = ("double", "literal")
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
+MOST_VALUES = 1000  # of a column that are remembered; labels are fewer
+QUOTING_REMEDY = "Give --quoting literal if quotes are text, or --quoting double if a field in quotes may be so."
 COMPRESSED = re.compile(rb"\x1f\x8b|PK\x03\x04|BZh\d1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # gzip, zip, bzip2, xz, zstd
 
 Note = Callable[[str], None]  # takes what the user should know about a file that is right
@@ -114,28 +116,72 @@ def _split_lines(
             yield line, text.split(delimiter) if text else []
         return
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader((text for _, text in numbered_lines(path)), delimiter=delimiter, strict=True)
-    line, spans = 1, []
+    lines: list[str] = []  # of the row that is read
+    reader = csv.reader(_kept(path, lines), delimiter=delimiter, strict=True)
+    line, fields = 1, QuotedLines(path, delimiter, note)
     try:
         for cells in reader:
-            if reader.line_num > line:
-                spans.append((reader.line_num - line, line))
-                if quoting is None and delimiter == "\t":
-                    problem = f"a field begins with a double quote, and the next one is on line {reader.line_num}"
-                    remedy = "Give --quoting literal if quotes are text, or --quoting double if a field may span lines."
-                    raise DataError(f"{path}, line {line}: {problem}. {remedy}")
+            if quoting is None and delimiter == "\t" and len(lines) > 1:
+                problem = f"a field begins with a double quote, and the next one is on line {reader.line_num}"
+                raise DataError(f"{path}, line {line}: {problem}. {QUOTING_REMEDY}")
+            fields.add(line, lines, cells)
             yield line, cells
+            lines.clear()
             line = reader.line_num + 1
     except csv.Error as error:
         problem = "a carriage return is in a field without quotes" if "new-line" in str(error) else str(error)
         remedy = "Put a field that holds a quote or a line break in double quotes, and write a quote in it twice; "
         remedy += "or give --quoting literal if quotes are text like any other."
         raise DataError(f"{path}, line {line}: {problem}. {remedy}") from error
-    if spans:
-        more, line = max(spans, key=lambda span: span[0])
-        lines = f"the longest from line {line} to line {line + more}"
-        count = f"{len(spans)} row{'s' * (len(spans) > 1)}"
-        note(f"{path}: {count} with line breaks in quotes, {lines} (give --quoting literal if quotes are text)")
+    fields.report(may_hold_rows=quoting is not None)
+
+
+def _kept(path: str, lines: list[str]) -> Iterator[str]:
+    """The lines of a file, each also added to `lines`."""
+    for _, text in numbered_lines(path):
+        lines.append(text)
+        yield text
+
+
+class QuotedLines:
+    """Watches the fields in quotes that span lines: a lone quote may have swallowed whole rows up to the next one.
+
+    Such rows are known by this: each line has as many cells as any row, and in one column they have nothing but values
+    that rows on one line have there too, as labels are.
+    """
+
+    def __init__(self, path: str, delimiter: str, note: Note):
+        self.path, self.delimiter, self.note = path, delimiter, note
+        self.values: dict[int, set[str]] = {}  # by column, of rows on one line
+        self.spans: list[tuple[int, int]] = []  # the first line, and how many follow
+        self.suspects: list[tuple[int, list[list[str]]]] = []  # the first line, and the cells of each line
+
+    def add(self, line: int, lines: list[str], cells: list[str]) -> None:
+        """One more row: where it starts, its lines as they are in the file, and its cells."""
+        if len(lines) == 1:
+            for index, cell in enumerate(cells):
+                values = self.values.setdefault(index, set())
+                if cell.strip() and len(values) < MOST_VALUES:
+                    values.add(cell)
+            return
+        self.spans.append((line, len(lines) - 1))
+        parts = [text.rstrip("\r\n").split(self.delimiter) for text in lines]
+        if all(len(part) == len(cells) for part in parts):
+            self.suspects.append((line, parts))
+
+    def report(self, may_hold_rows: bool) -> None:
+        """Say how many rows span lines; a DataError for the first that holds rows, unless these may."""
+        for line, parts in self.suspects:
+            columns = map(set, zip(*parts, strict=True))
+            is_known = any(cells <= self.values.get(index, set()) for index, cells in enumerate(columns))
+            if is_known and not may_hold_rows:
+                problem = f"the quotes that begin here hold {len(parts)} lines which look like rows of their own"
+                raise DataError(f"{self.path}, line {line}: {problem}. {QUOTING_REMEDY}")
+        if self.spans:
+            line, more = max(self.spans, key=lambda span: span[1])
+            count = f"{len(self.spans)} row{'s' * (len(self.spans) > 1)} with line breaks in quotes"
+            lines = f"the longest from line {line} to line {line + more}"
+            self.note(f"{self.path}: {count}, {lines} (give --quoting literal if quotes are text)")
 
 
 def _check_delimiter(path: str, header: list[str], usual: str, given: str | None) -> None:

@@ -203,7 +203,7 @@ def test_an_error_in_json_names_file_and_place(tmp_path, content, message):
 
 
 def test_a_lone_quote_swallows_no_lines(tmp_path, capsys):
-    """Forty lines are forty rows or an error with the line, and in CSV a line that says how many rows span lines."""
+    """Forty lines are forty rows or an error with the line; text that spans lines as it should is none."""
     quotes = {5: '"', 20: '"'}
     text = "text\tlabel\n" + "".join(f"{quotes.get(number, '')}text {number}\tx\n" for number in range(40))
     with pytest.raises(DataError, match=r"a.tsv, line 7: '\t' expected after '\"'.*--quoting literal"):
@@ -216,6 +216,19 @@ def test_a_lone_quote_swallows_no_lines(tmp_path, capsys):
         assert (len(rows), rows[5]["text"]) == (40, '"text 5')
     assert len(read(tmp_path, "b.tsv", closed.replace('"text 20', "text 20"), quoting="double")) == 36
     assert "b.tsv: 1 row with line breaks in quotes, the longest from line 7 to line 11" in capsys.readouterr().out
+
+
+def test_rows_in_quotes_are_found(tmp_path, capsys):
+    """In CSV quotes may hold line breaks, but not rows: lines of as many cells whose labels are those of other rows."""
+    good = 'text,label\ngood,pos\n"Hello,\nthanks",pos\n"one,\ntwo, three\nfour",neg\n'
+    assert [row["text"] for row in read(tmp_path, "a.csv", good)][1:] == ["Hello,\nthanks", "one,\ntwo, three\nfour"]
+    assert "a.csv: 2 rows with line breaks in quotes, the longest from line 5 to line 7" in capsys.readouterr().out
+    swallowed = 'text,label\n"what a film,pos\ndull,neg\nI loved it",pos\ngood,pos\nbad,neg\n'
+    with pytest.raises(DataError, match="a.csv, line 2: the quotes that begin here hold 3 lines which look like rows"):
+        read(tmp_path, "a.csv", swallowed)
+    assert len(read(tmp_path, "a.csv", swallowed, quoting="double")) == 3
+    rows = read(tmp_path, "a.csv", swallowed, quoting="literal")
+    assert [row["text"] for row in rows] == ['"what a film', "dull", 'I loved it"', "good", "bad"]
 
 
 def test_what_pandas_writes_is_read(tmp_path, capsys):
