@@ -84,8 +84,8 @@ def read_csv(
     """A CSV or TSV file with a header and `delimiter`s (None: the `usual` one). Columns without a name are left out.
 
     With the quoting "double" a field may stand in double quotes, and then span lines. With "literal", quotes are
-    characters like any other. None is "double"; but between tabs, where quoting is rare, a field that spans lines is a
-    DataError.
+    characters like any other. None is "double"; but a field that holds what looks like rows is a DataError, and between
+    tabs, where quoting is rare, any field that spans lines. `note` gets a line about what is left out or spans lines.
     """
     header, kept = None, []
     for line, cells in _split_lines(path, usual, delimiter, quoting, note):
