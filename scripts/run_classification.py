@@ -28,7 +28,7 @@ from plainformer.recipes.errors import DataError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
@@ -63,7 +63,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     else:
         problem_type = model_args.checkpoint_config().get("problem_type") or SINGLE
         known = model_args.trained_labels()
-    data = drop_missing_labels(data, label, lambda value: not as_labels(value), run, some_may_be=problem_type == MULTI)
     check_labels(data, data_args, label, problem_type)
     names = columns.label_names(data, data_args, label, known) if problem_type != REGRESSION else None
     if problem_type != SINGLE:
@@ -71,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     choose_metric(data_args, training_args, CLASSIFICATION_METRICS[problem_type])
     run.say(f"{problem_type}: {', '.join(names[:20]) if names else 'numbers'}")
     data = cut(data, data_args, training_args.seed, same=texts)
+    data = set_measured_apart(data, label, lambda value: not as_labels(value), run, may_be_empty=problem_type == MULTI)
 
     # 4. Tokenizer and model
     tokenizer = load_tokenizer_for(run, lambda: chain(*(read_column(data["train"], column) for column in texts)))
@@ -131,10 +131,14 @@ def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: s
     """Raise a DataError for a list of labels where there is one class each, and for what regression cannot learn."""
     if problem_type == SINGLE:
         problem = f"{label!r} is a list, and the model has one class a text. Give one label, or train with such lists."
-        columns.check_rows(data, data_args, [label], lambda value: isinstance(value, list), problem)
+        columns.check_rows(data, data_args, [label], lambda value: isinstance(value, list) and value, problem)
     if problem_type == REGRESSION:
         problem = f"{label!r} is no number, which regression needs. Correct these rows or remove them."
-        columns.check_rows(data, data_args, [label], lambda value: to_number(value) is None, problem)
+        needed = columns.labelled_splits(data)
+        columns.check_rows(needed, data_args, [label], lambda value: to_number(value) is None, problem)
+        columns.check_rows(
+            data, data_args, [label], lambda value: as_labels(value) and to_number(value) is None, problem
+        )
         if "train" in data and len({to_number(value) for value in read_column(data["train"], label)}) < 2:
             raise DataError(f"every row of the training data has the same {label!r}: there is nothing to learn.")
 

@@ -28,7 +28,7 @@ from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import Measure, launch, train_and_evaluate
 
 WORD_COLUMNS = ("tokens", "words", "text", "sentence")
@@ -55,7 +55,6 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 2. Data: read, checked as a whole
     data = read_splits(run)
     words, tags = find_columns(data, data_args)
-    data = drop_missing_labels(data, tags, lambda value: not as_labels(value), run)
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
@@ -64,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     choose_metric(data_args, training_args, metrics.tag_metric_names(names, each))
     run.say(f"{'entities' if of_entities else 'tags, each by itself'}: {', '.join(names[:20])}")
     data = cut(data, data_args, training_args.seed, same=[words])
+    data = set_measured_apart(data, tags, lambda value: not as_labels(value), run)
 
     # 4. Tokenizer and model
     tokenizer = load_tokenizer_for(run, lambda: map(" ".join, read_column(data["train"], words)))
@@ -111,9 +111,13 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     check_rows(data, data_args, [words], are_no_words, problem)
     check_rows(data, data_args, [words], lambda value: not value, f"{words!r} has no words. Remove these rows.")
     problem = f"{tags!r} is empty. Label these rows or remove them."
-    check_rows(data, data_args, [tags], lambda value: not as_labels(value), problem)
+    check_rows(labelled_splits(data), data_args, [tags], lambda value: not as_labels(value), problem)
+
+    def do_not_fit(sentence: list[str], value: Any) -> bool:
+        return len(as_labels(value)) not in (0, len(sentence))
+
     problem = f"{tags!r} has not exactly one for each of {words!r}. Correct these rows or remove them."
-    check_rows(data, data_args, [words, tags], lambda sentence, value: len(as_labels(value)) != len(sentence), problem)
+    check_rows(data, data_args, [words, tags], do_not_fit, problem)
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:

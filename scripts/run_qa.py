@@ -30,7 +30,7 @@ from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import Measure, launch, train_and_evaluate
 
 FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
@@ -72,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     columns.check_texts(data, data_args, [question, context])
     check_ids(data, data_args)
     check_answers(data, data_args)
-    data = drop_missing_labels(data, answers, lambda value: not as_answers(value), run, some_may_be=with_negative)
 
     # 3. Tokenizer; the texts in the order and the number that is used
     tokenizer = load_tokenizer_for(run, lambda: chain(*map(data["train"].unique, (question, context))))
     tokenizer.padding_side = "right"  # the labels are positions in a row that is not padded yet
     check_room(data, data_args, tokenizer)
     data = cut(data, data_args, training_args.seed, same=[context])
+    data = set_measured_apart(data, answers, lambda value: not as_answers(value), run, may_be_empty=with_negative)
 
     # 4. Model: two labels, for BERT's class too, which takes their number for the start and the end
     model = load_model(run, tokenizer, num_labels=2)
@@ -125,7 +125,10 @@ def check_answers(data: DatasetDict, data_args: QuestionArguments) -> None:
     form = '{"text": [...], "answer_start": [...]}'
     problem = f"{column!r} is not {form}, texts and as many whole numbers. Write it so, in JSON or Parquet."
     check_rows(data, data_args, [column], lambda value: as_answers(value) is None, problem)
-    if not data_args.version_2_with_negative:
+    if data_args.version_2_with_negative:
+        problem = f"{column!r} is missing. Give empty lists where the text has no answer, or remove these rows."
+        check_rows(labelled_splits(data), data_args, [column], lambda value: value is None, problem)
+    else:
         remedy = "Remove these rows, or give --version_2_with_negative if the text does not answer the question."
         problem = f"{column!r} has no answer. {remedy}"
         check_rows(labelled_splits(data), data_args, [column], lambda value: not as_answers(value), problem)

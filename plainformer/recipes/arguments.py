@@ -91,6 +91,8 @@ class DataArguments:
     validation_file: str | None = flag("Data to evaluate on, in any of these formats.")
     test_file: str | None = flag("Data to predict on; labels are not needed.")
     file_format: str | None = flag(f"How to read the files whatever their names are: {', '.join(FORMATS)}.")
+    delimiter: str | None = flag("What is between the fields of .csv (a comma) or .tsv (tab): a character, or tab.")
+    quoting: str | None = flag("Quotes around a field of .csv or .tsv: no part of it (double), or text (literal).")
     validation_split_percentage: int | None = flag("Without validation data: cut off so much of the training data.")
     max_train_samples: int | None = flag("For a try-out: train on so many rows, drawn at random with --seed.")
     max_eval_samples: int | None = flag("The same for evaluation.")
@@ -105,6 +107,11 @@ class DataArguments:
     def file_of(self, split: str) -> str | None:
         """The file that a split is read from, if any."""
         return getattr(self, f"{split}_file")
+
+    def reading_options(self) -> dict[str, str | None]:
+        """How CSV and TSV files are read."""
+        delimiter = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
+        return {"delimiter": delimiter, "quoting": self.quoting}
 
 
 Arguments = tuple[ModelArguments, DataArguments, TrainingArguments]

@@ -19,7 +19,7 @@ def where(data_args: DataArguments, split: str, row: int) -> str:
     kind = file_format(path, data_args.file_format) if path else "parquet"  # of the Hub, whose data sets have no lines
     if kind == "parquet":
         return f"{source_of(data_args, split)}, row {row + 1}"
-    place, _ = next(islice(read_rows(kind, path), row, None))
+    place, _ = next(islice(read_rows(kind, path, **data_args.reading_options()), row, None))
     return f"{path}, {place}"
 
 

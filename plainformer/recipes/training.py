@@ -24,6 +24,7 @@ from .errors import DataError, RecipeError
 from .run_folder import Run, last_checkpoint
 
 Measure = Callable[[EvalPrediction], dict[str, float]]
+MEASURED = "measured"  # the split of the test rows that have labels, where only some have
 
 
 class OrderedTrainer(Trainer):
@@ -66,7 +67,8 @@ def train_and_evaluate(
     """Train, evaluate and predict, as far as the run does: all metrics, and the test split's predictions or None.
 
     `inputs` are what the model takes of each split; `measures` are the functions from predictions to metrics of those
-    splits that have labels; `options` are further arguments of `Trainer`.
+    splits that have labels; `options` are further arguments of `Trainer`. Where only some test rows have labels, these
+    are the split `MEASURED`, which gives the metrics.
     """
     args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
@@ -87,10 +89,8 @@ def train_and_evaluate(
     if args.do_eval:
         metrics |= _report(trainer, "eval", inputs["validation"], trainer.evaluate())
     if args.do_predict:
-        trainer.compute_metrics = measures.get("test")
-        output = trainer.predict(inputs["test"], metric_key_prefix="predict")
-        metrics |= _report(trainer, "predict", inputs["test"], output.metrics)
-        predictions = output.predictions
+        predictions, figures = _predict(trainer, inputs, measures)
+        metrics |= _report(trainer, "predict", inputs["test"], figures)
     return metrics, predictions
 
 
@@ -104,6 +104,21 @@ def _train(run: Run, trainer: Trainer) -> dict[str, float]:
     trainer.save_model()
     trainer.save_state()
     return result.metrics
+
+
+def _predict(
+    trainer: Trainer, inputs: dict[str, Dataset], measures: dict[str, Measure]
+) -> tuple[Any, dict[str, float]]:
+    """The predictions of the test split, and its metrics: over the rows with labels, if there are any."""
+    metrics, predictions = {}, None
+    for split in (MEASURED, "test"):
+        if split in inputs:
+            trainer.compute_metrics = measures.get(split)
+            output = trainer.predict(inputs[split], metric_key_prefix="predict")
+            metrics, predictions = {**metrics, **output.metrics}, output.predictions
+    if MEASURED in inputs:
+        metrics["predict_measured_samples"] = len(inputs[MEASURED])
+    return predictions, metrics
 
 
 def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float]) -> dict[str, float]:

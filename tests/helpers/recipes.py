@@ -6,14 +6,17 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
+from plainformer.recipes import splits
+from plainformer.recipes.arguments import DataArguments
 from plainformer.recipes.masking import NO_WORD, pack
 from plainformer.tokenization_plainformer import train_tokenizer
 
@@ -52,6 +55,18 @@ def write(path: Path, rows: list[dict] | str | bytes) -> Path:
     else:
         Dataset.from_list(rows).to_parquet(path)
     return path
+
+
+def load(tmp_path: Path, **arguments) -> tuple[DataArguments, DatasetDict]:
+    """The splits of these files, as a recipe reads them; its cache is the test's own."""
+    args = DataArguments(
+        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+    )
+    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
+    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
+    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
+    run = SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args, say=print)
+    return args, splits.read_splits(run)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:

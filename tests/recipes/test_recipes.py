@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import prepare_data
@@ -31,6 +30,7 @@ from helpers.recipes import (
     grouped_by_length,
     in_process,
     join_lines,
+    load,
     make_bert,
     make_rows,
     stop_at,
@@ -47,7 +47,7 @@ from plainformer import (
     PlainformerForTokenClassification,
 )
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
-from plainformer.recipes import columns, data_files, splits
+from plainformer.recipes import columns, splits
 from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, choose_metric, parse_args
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import score_multi, score_regression, score_single
@@ -198,26 +198,41 @@ def test_starts_from_plainformer(run, files, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "labels, missing, message",
-    [
-        (["neg", "pos"], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([0.5, 2.0], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([["neg"], ["pos"]], [], None),  # none of the labels is an answer too
-    ],
+    "labels, unlabelled",
+    [(["neg", "pos"], [None, ""]), ([0.5, 2.0], [None]), ([["neg"], ["pos"], []], [None])],
     ids=["one-class", "regression", "several"],
 )
-def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, labels, missing, message):
-    """The missing one is far beyond the first thousand rows, which are tokenized together."""
+def test_test_rows_without_a_label_are_predicted_and_not_measured(run, tmp_path, capsys, labels, unlabelled):
+    """They come first, so many that the first batch of a reader or of the tokenizer holds no label."""
     train = write(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": labels[i % 2]} for i in range(8)])
-    rows = [{"text": "film", "label": labels[i % 2]} for i in range(1030)]
-    rows[-1]["label"] = missing
+    rows = [{"text": "film", "label": unlabelled[i % len(unlabelled)]} for i in range(1010)]
+    rows += [{"text": "film", "label": label} for label in labels]
     flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
-    run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
-    output = capsys.readouterr().out
-    assert message in output if message else "predicted, and not measured" not in output
+    run(*flags, "--test_file", write(tmp_path / "test.json", rows))
+    count = len(labels)  # an empty list is an answer: none of the labels
+    message = (
+        f"test: 1010 of {len(rows)} rows have no 'label': predicted, and not measured; the metrics are of the other"
+    )
+    assert f"{message} {count}\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
-    assert results["predict_samples"] == 1030
-    assert ("predict_loss" in results) is (message is None)
+    assert (results["predict_samples"], results["predict_measured_samples"]) == (len(rows), count)
+    predictions = list(csv.DictReader(open(tmp_path / "out" / "predictions.csv", encoding="utf-8")))
+    assert len(predictions) == len(rows)
+    if labels == [0.5, 2.0]:
+        value = float(predictions[0]["prediction"])
+        assert results["predict_mse"] == pytest.approx(((value - 0.5) ** 2 + (value - 2) ** 2) / 2, rel=1e-4)
+    else:
+        truth = [";".join(label) if isinstance(label, list) else label for label in labels]
+        right = truth.count(predictions[0]["prediction"])
+        assert results["predict_accuracy"] == pytest.approx(right / count)
+
+
+def test_test_data_without_any_label_is_predicted(run, files, tmp_path, capsys):
+    test = write(tmp_path / "test.csv", "text,label\nfilm,\nplot, \n")
+    run(*files[:2], "--test_file", test, *TINY, "--max_steps", 1)
+    assert "test: 2 of 2 rows have no 'label': predicted, and not measured\n" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
+    assert results["predict_samples"] == 2 and "predict_loss" not in results
 
 
 def test_lists_for_a_model_of_one_class(run, files, tmp_path):
@@ -785,16 +800,6 @@ def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
 # Reading
 
 
-def load(tmp_path: Path, **arguments):
-    args = DataArguments(
-        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
-    )
-    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
-    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
-    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
-    return args, splits.read_splits(SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args))
-
-
 def test_formats_give_the_same_rows(tmp_path):
     rows = [*make_rows(3), {"text": 'a "quoted",\nbroken text', "label": "NA"}, {"text": "1984", "label": "null"}]
     rows.append({"text": "東京 ü \u2028 x", "label": "neg"})
@@ -819,7 +824,7 @@ def test_changed_file_is_read_again(tmp_path):
 def test_values_that_change_their_type(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
     with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
-        data_files.check_json_lines(str(path))
+        load(tmp_path, train_file=path)
 
 
 def test_conll(tmp_path):
