@@ -12,8 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .configuration_plainformer import PlainformerConfig
 from .losses_plainformer import IGNORE_INDEX, infer_problem_type
 from .values_plainformer import check_shape, mask_out, refuse_other_than_tensors
+
+
+def count_classes(config: PlainformerConfig) -> int:
+    """The outputs of a head with classes, `num_labels`.
+
+    Raises:
+        ValueError: the label names do not number them from 0, so that an output has no name.
+    """
+    wrong = sorted(set(map(int, config.id2label)) - set(range(config.num_labels)))
+    if wrong:
+        raise ValueError(
+            f"id2label={config.id2label!r} has the wrong numbers {wrong}: {config.num_labels} labels are numbered from "
+            f"0 to {config.num_labels - 1}. Number them so in id2label and label2id, and in the data too."
+        )
+    return config.num_labels
 
 
 @dataclass

@@ -41,7 +41,7 @@ from .chunking_plainformer import apply_in_chunks
 from .configuration_plainformer import PlainformerConfig
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  transformers 4.57 copies only the files that this one imports
-from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels
+from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels, count_classes
 from .layouts_plainformer import Layout, make_layout, pool, record_states
 from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_loss, span_loss
 from .packing_plainformer import refuse_packed
@@ -372,7 +372,7 @@ class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
         self.plainformer = PlainformerModel(config)
         self.pooler = PlainformerPooler(config)
         self.dropout = make_classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, count_classes(config))
         self.post_init()
 
     @can_return_tuple
@@ -419,7 +419,7 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
         super().__init__(config)
         self.plainformer = PlainformerModel(config)
         self.dropout = make_classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, count_classes(config))
         self.post_init()
 
     @can_return_tuple
