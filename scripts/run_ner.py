@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
-    names = label_names(data, data_args, tags, None if training_args.do_train else model_args.trained_labels())
+    known = None if training_args.do_train else list(model_args.trained_label_ids())
+    names = label_names(data, data_args, tags, known)
     each, of_entities = data_args.return_entity_level_metrics, metrics.are_entity_tags(names)
     choose_metric(data_args, training_args, metrics.tag_metric_names(names, each))
     run.say(f"{'entities' if of_entities else 'tags, each by itself'}: {', '.join(names[:20])}")

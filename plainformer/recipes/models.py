@@ -68,13 +68,14 @@ def load_model(
 def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict[str, Any]) -> PreTrainedModel:
     source, hub = model_args.model_name_or_path, model_args.hub_options()
     old = model_args.checkpoint_config()
-    kind, is_baseline, old_labels = old.get("model_type"), model_args.bert_baseline, old.get("label2id") or {}
+    kind, is_baseline = old.get("model_type"), model_args.bert_baseline
     if kind not in ("plainformer", "bert"):
         remedy = "give a plainformer or bert checkpoint."
         raise RecipeError(f"--model_name_or_path {source} is of model_type {kind!r}: {remedy}")
     if is_baseline and kind != "bert":
         raise RecipeError(f"--bert_baseline starts from a BERT checkpoint, and {source} is a {kind}.")
     has_head = head_of(old.get("architectures")) == head_of([model_class.__name__])
+    old_labels = model_args.trained_label_ids() if has_head else {}
     keeps_head = "label2id" in fields and has_head and set(old_labels) == set(fields["label2id"])
     if keeps_head:  # with the numbers that it was trained with
         fields |= {"label2id": old_labels, "id2label": {i: name for name, i in old_labels.items()}}
@@ -86,7 +87,7 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict
         # Weights of a classifier mean nothing for other labels, not even where their number is the same.
         model.classifier.load_state_dict(type(model)(model.config).classifier.state_dict())
         if has_head:
-            print(f"the labels are not those of {source} ({', '.join(old_labels) or 'unnamed'}): new classifier")
+            print(f"the labels are not those of {source} ({', '.join(old_labels)}): new classifier")
     return model
 
 

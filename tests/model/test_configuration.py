@@ -489,12 +489,12 @@ def test_label_numbers_matter_to_classes_alone(names, model_class, tmp_path):
     config = PlainformerConfig.from_pretrained(tmp_path)
     (field, value), *_ = names.items()
     assert getattr(config, field) == value and config.num_labels == 2
-    if model_class not in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
-        return model_class(config)
-    wrong = "[2]" if field == "id2label" else "[7]"
-    with pytest.raises(
-        ValueError, match=re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
-    ):
+    if model_class in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
+        wrong = "[2]" if field == "id2label" else "[7]"
+        problem = re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
+        with pytest.raises(ValueError, match=problem):
+            model_class(config)
+    else:
         model_class(config)
 
 
