@@ -24,9 +24,8 @@ from plainformer import PlainformerForTokenClassification
 from plainformer.recipes import metrics
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
 from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
-from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
-from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
 from plainformer.recipes.training import Measure, launch, train_and_evaluate
@@ -68,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 4. Tokenizer and model
     tokenizer = load_tokenizer_for(run, lambda: map(" ".join, read_column(data["train"], words)))
-    check_tokenizer(tokenizer)
+    check_knows_words(tokenizer, "tagging words")
+    tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
     model = load_model(run, tokenizer, names)
 
     # 5. Token ids, labels, and where each word begins
@@ -115,14 +115,6 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     check_rows(data, data_args, [tags], lambda value: not as_labels(value), problem)
     problem = f"{tags!r} has not exactly one for each of {words!r}. Correct these rows or remove them."
     check_rows(data, data_args, [words, tags], lambda sentence, value: len(as_labels(value)) != len(sentence), problem)
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a RecipeError for a tokenizer that cannot say which word a piece is of. Padding goes to the right."""
-    if not tokenizer.is_fast:
-        problem = f"{type(tokenizer).__name__} cannot say which word a piece is of"
-        raise RecipeError(f"{problem}: give a fast tokenizer (tokenizer.json), or a vocab.txt, as --tokenizer_name.")
-    tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
 
 
 def make_tokenize(

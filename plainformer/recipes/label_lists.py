@@ -148,7 +148,7 @@ def find_form(data: DatasetDict, data_args: DataArguments, column: str) -> str |
     if "train" in splits:
         splits = ["train"]
     found = {(split, row): value for split in splits for row, value in enumerate(read_column(data[split], column))}
-    lists = {place: value for place, value in found.items() if isinstance(value, list)}
+    lists = {row: value for row, value in found.items() if isinstance(value, list)}
     if not any(lists.values()):
         if data_args.label_form:
             raise RecipeError(f"--label_form {data_args.label_form}: there are no lists in {column!r}. Leave it out.")
@@ -156,7 +156,7 @@ def find_form(data: DatasetDict, data_args: DataArguments, column: str) -> str |
     if data_args.label_form:
         return data_args.label_form
     has_bits = all(str(item) in BITS for value in lists.values() for item in value)
-    repeats = [place for place, value in lists.items() if len(set(map(str, value))) < len(value)]
+    repeats = [row for row, value in lists.items() if len(set(map(str, value))) < len(value)]
     if has_bits and set(map(len, lists.values())) == {1}:
         problem = f"every list in {column!r} has one item, 0 or 1"
         remedy = f"{MULTI_HOT} (one label, which is there or not) or {IDS} (the label 0, or the label 1)"
@@ -170,11 +170,11 @@ def find_form(data: DatasetDict, data_args: DataArguments, column: str) -> str |
 def _refuse_other_numbers(data_args: DataArguments, column: str, lists: dict, repeats: list) -> None:
     """Raise a DataError for lists of numbers that are neither multi-hot nor ids: probabilities, counts."""
     remedy = f"Write 0 and 1, or names; --label_form {IDS} takes each number for the name of a label."
-    parts = {place for place, value in lists.items() if any((to_number(item) or 0) % 1 for item in value)}
-    twice = {place for place in repeats if all(to_number(item) is not None for item in lists[place])}
-    for places, problem in ((parts, "has a number between whole ones"), (twice, "has a number twice")):
-        for split in dict.fromkeys(split for split, _ in sorted(places)):
-            wrong = [row for other, row in sorted(places) if other == split]
+    parts = [row for row, value in lists.items() if any((to_number(item) or 0) % 1 for item in value)]
+    twice = [row for row in repeats if all(to_number(item) is not None for item in lists[row])]
+    for found, problem in ((parts, "has a number between whole ones"), (twice, "has a number twice")):
+        for split in dict.fromkeys(split for split, _ in found):
+            wrong = [row for other, row in found if other == split]
             refuse_rows(data_args, split, wrong, f"{column!r} {problem}, so it is no list of ids. {remedy}")
 
 

@@ -37,6 +37,14 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> Pre
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
 
 
+def check_knows_words(tokenizer: PreTrainedTokenizerBase, task: str) -> None:
+    """Raise a RecipeError for a tokenizer written in Python, which cannot say where its pieces stand in a text."""
+    if not tokenizer.is_fast:
+        problem = f"{type(tokenizer).__name__} is written in Python and cannot say which word a piece is of, nor where"
+        remedy = "give a fast tokenizer (a folder with tokenizer.json), or a vocab.txt, as --tokenizer_name"
+        raise RecipeError(f"{task} needs to know the words: {problem} it stands: {remedy}.")
+
+
 def load_model(
     run: Run, tokenizer: PreTrainedTokenizerBase, labels: list[str] | None = None, **config_fields: Any
 ) -> PreTrainedModel:

@@ -10,11 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.processes import run_process
-from helpers.recipes import NO_DROPOUT, ROOT, TINY, conll, make_questions, make_rows, make_sentences, weights, write
+from helpers.recipes import (
+    NO_DROPOUT,
+    ROOT,
+    TINY,
+    conll,
+    make_python_tokenizer,
+    make_questions,
+    make_rows,
+    make_sentences,
+    weights,
+    write,
+)
+from transformers import AutoTokenizer
 
+from plainformer.recipes.errors import RecipeError
 from plainformer.sharing import files as shareable_files
 
 SCRIPTS = ROOT / "scripts"
+TOKENIZER = "BertJapaneseTokenizer"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
 # Trains each recipe of a JSON file, {name: arguments}, one after another.
 TRAIN_ALL = """
@@ -132,3 +146,23 @@ def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch
         "run_qa": "PlainformerForQuestionAnswering",
         "run_mlm": "PlainformerForMaskedLM",
     }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_tokenizers_written_in_python(name, files, tmp_path, capsys):
+    """They do for classification and masked LM; what needs to know the words says so, and what to do."""
+    folder = make_python_tokenizer(tmp_path, ["abcdefghijklmnopqrstuvwxyz"])
+    words = arguments(name, files, tmp_path, "--tokenizer_name", folder, "--max_steps", 1)
+    run = import_module(name).main
+    if name in ("run_classification", "run_mlm"):
+        assert run(words)["eval_loss"] > 0
+        assert type(AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)).__name__ == TOKENIZER
+    if name == "run_classification":  # all texts of more than 14 letters are cut
+        cut = sum(len(row["text"].replace(" ", "")) > 14 for row in make_rows(16))
+        assert f"train: {cut} of 16 texts are longer than 16 tokens" in capsys.readouterr().out
+        return
+    words = [*words, *(["--whole_word_masking"] if name == "run_mlm" else []), "--output_dir", str(tmp_path / "second")]
+    with pytest.raises(
+        RecipeError, match=f"{TOKENIZER} is written in Python and cannot say which word.*tokenizer.json"
+    ):
+        run(words)
