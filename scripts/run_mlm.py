@@ -75,14 +75,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     model = load_model(run, tokenizer)
     if data_args.max_seq_length is None:
         data_args.max_seq_length = min(512, model.config.max_position_embeddings)
-    ends = masking.Ends.of(tokenizer)
-    masking.check_row_length(data_args.max_seq_length, ends)
+    template = masking.Template.of(tokenizer)
+    masking.check_row_length(data_args.max_seq_length, template)
 
     # 4. Token ids, then rows. These are filled in one process, so that they do not depend on the number of processes.
-    tokens = map_splits(data, make_tokenize(tokenizer, ends, data_args, column), run)
+    tokens = map_splits(data, make_tokenize(tokenizer, template, data_args, column), run)
     arrange = masking.cut_apart if data_args.line_by_line else masking.pack
     options = {
-        "fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length, "ends": ends},
+        "fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length, "template": template},
         "num_proc": None,
     }
     inputs = map_splits(tokens, lay_out, run, batch_size=AT_ONCE, features=row_features(data_args), **options)
@@ -138,7 +138,7 @@ def leave_out_empty(data: DatasetDict, column: str, run: Run) -> DatasetDict:
 
 
 def make_tokenize(
-    tokenizer: PreTrainedTokenizerBase, ends: masking.Ends, data_args: MlmArguments, column: str
+    tokenizer: PreTrainedTokenizerBase, template: masking.Template, data_args: MlmArguments, column: str
 ) -> Callable[[dict], dict]:
     """The function from texts, in columns, to token ids; for --whole_word_masking also the word of each token."""
     # The function is a key of the cache: it should hold nothing but what its result depends on. A segmenter goes by its
@@ -150,7 +150,7 @@ def make_tokenize(
             return {"input_ids": tokenizer(rows[column], verbose=False)["input_ids"]}
         try:
             return masking.tokenize_texts(
-                rows[column], tokenizer, ends, segmenter and masking.load_segmenter(segmenter)
+                rows[column], tokenizer, template, segmenter and masking.load_segmenter(segmenter)
             )
         except ValueError as error:
             raise DataError(f"--segmenter {segmenter}: {error}") from error
@@ -158,9 +158,11 @@ def make_tokenize(
     return tokenize
 
 
-def lay_out(documents: dict[str, list], arrange: Callable, row_length: int, ends: masking.Ends) -> dict[str, list]:
+def lay_out(
+    documents: dict[str, list], arrange: Callable, row_length: int, template: masking.Template
+) -> dict[str, list]:
     """Rows of at most `row_length` tokens, and their lengths, from tokenized documents."""
-    columns = arrange(dict(documents), row_length, ends)
+    columns = arrange(dict(documents), row_length, template)
     return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
 
 

@@ -1,6 +1,6 @@
 """What masked-LM training needs between texts and batches, in the order data flows:
 
-    Ends             the special tokens that the tokenizer puts around a text
+    Template         the special tokens that the tokenizer puts around a text
     tokenize_texts   texts -> token ids, and to which word of its text each token belongs
     pack             tokenized texts -> full rows in which no text sees another (`cut_apart`: a row for each)
     number_rows      gives each row its number
@@ -55,14 +55,14 @@ def load_segmenter(name: str) -> Segmenter:
 
 
 @dataclass(frozen=True)
-class Ends:
+class Template:
     """The special tokens before and after a text, such as [CLS] and [SEP]: their ids."""
 
     before: tuple[int, ...]
     after: tuple[int, ...]
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Ends":
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Template":
         """Those of a tokenizer, whatever its template is; a RecipeError where they cannot be told from a text.
 
         They are seen in an encoded text: `build_inputs_with_special_tokens`, which would say it, is gone from fast
@@ -92,7 +92,7 @@ class Ends:
 
 
 def tokenize_texts(
-    texts: list[str], tokenizer: PreTrainedTokenizerFast, ends: Ends, segment: Segmenter | None = None
+    texts: list[str], tokenizer: PreTrainedTokenizerFast, template: Template, segment: Segmenter | None = None
 ) -> Columns:
     """Token ids of each text with its special tokens, and the word each token belongs to. Nothing is cut off.
 
@@ -103,16 +103,16 @@ def tokenize_texts(
     encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     word_ids = []
     for text, spans, encoding in zip(texts, encoded["offset_mapping"], encoded.encodings, strict=True):
-        spans = ends.inside(spans)
+        spans = template.inside(spans)
         if segment:
             owner = words_of_characters(text, segment)
             words = [owner[start] for start, _ in spans]
         else:  # around characters of such scripts the tokenizer splits or not, so that each token is a word there
-            tokens = enumerate(zip(spans, ends.inside(encoding.word_ids), strict=True))
+            tokens = enumerate(zip(spans, template.inside(encoding.word_ids), strict=True))
             words = [("token", index) if IS_UNSPACED.search(text, *span) else word for index, (span, word) in tokens]
         begins = [word != before for before, word in pairwise([None, *words])]
         numbers = [number - 1 for number in accumulate(begins)]
-        word_ids.append([*[NO_WORD] * len(ends.before), *numbers, *[NO_WORD] * len(ends.after)])
+        word_ids.append([*[NO_WORD] * len(template.before), *numbers, *[NO_WORD] * len(template.after)])
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 
@@ -130,33 +130,33 @@ def words_of_characters(text: str, segment: Segmenter) -> list[int]:
     return owner
 
 
-def check_row_length(row_length: int, ends: Ends) -> None:
+def check_row_length(row_length: int, template: Template) -> None:
     """A row needs room for a token of its own."""
-    if row_length <= len(ends):
-        room = f"a row needs room for {len(ends)} special tokens and one of the text: {len(ends) + 1} or more."
+    if row_length <= len(template):
+        room = f"a row needs room for {len(template)} special tokens and one of the text: {len(template) + 1} or more."
         raise RecipeError(f"--max_seq_length {row_length}: {room}")
 
 
-def cut_apart(documents: Columns, row_length: int, ends: Ends) -> Columns:
+def cut_apart(documents: Columns, row_length: int, template: Template) -> Columns:
     """Rows of their own for each document, from the columns of `tokenize_texts`; not padded.
 
     A document longer than a row is cut into pieces that have its special tokens each. One without any other token is
     left out.
     """
-    check_row_length(row_length, ends)
+    check_row_length(row_length, template)
     return {
-        name: [piece for document in values for piece in ends.pieces(document, row_length)]
+        name: [piece for document in values for piece in template.pieces(document, row_length)]
         for name, values in documents.items()
     }
 
 
-def pack(documents: Columns, row_length: int, ends: Ends) -> Columns:
+def pack(documents: Columns, row_length: int, template: Template) -> Columns:
     """The pieces of `cut_apart` side by side in rows of at most `row_length` tokens, as full as they get.
 
     Positions (`position_ids`) start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so
     that none attends to another. Rows come in the order of their first pieces, and the same documents give the same.
     """
-    pieces = cut_apart(documents, row_length, ends)
+    pieces = cut_apart(documents, row_length, template)
     pieces["position_ids"] = [list(range(len(ids))) for ids in pieces["input_ids"]]
     rows: Columns = {name: [] for name in pieces}
     for chosen in fill_rows(list(map(len, pieces["input_ids"])), row_length):
@@ -244,9 +244,9 @@ class MaskingCollator:
         self.mask_id, self.pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
         if self.mask_id is None or self.pad_id is None:
             raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")
-        ends = Ends.of(self.tokenizer)
-        self.special_ids = np.array(sorted({*self.tokenizer.all_special_ids, *ends.before, *ends.after}))
-        self.has_ends = len(ends) > 0
+        template = Template.of(self.tokenizer)
+        self.special_ids = np.array(sorted({*self.tokenizer.all_special_ids, *template.before, *template.after}))
+        self.has_special = len(template) > 0
         self.ordinary_ids = np.setdiff1d(np.arange(len(self.tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
@@ -257,7 +257,7 @@ class MaskingCollator:
             "position_ids": pad((row.get("position_ids", range(len(row["input_ids"]))) for row in rows), 0),
             "labels": pad(labels, IGNORE_INDEX),
         }
-        if not self.has_ends and "position_ids" in rows[0]:
+        if not self.has_special and "position_ids" in rows[0]:
             # Documents of one token have position 0 each, and a row of nothing else would read as a single text.
             batch["seq_idx"] = (batch["position_ids"] == 0).cumsum(dim=1)
         return batch

@@ -23,7 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from plainformer.recipes.masking import NO_WORD, Ends, pack
+from plainformer.recipes.masking import NO_WORD, Template, pack
 from plainformer.tokenization_plainformer import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -190,7 +190,7 @@ def make_questions(count: int, seed: int = 0, unanswered: int = 0) -> list[dict]
     return rows
 
 
-BERT_ENDS = Ends((101,), (102,))  # [CLS] and [SEP] of its vocabulary
+BERT_TEMPLATE = Template((101,), (102,))  # [CLS] and [SEP] of its vocabulary
 
 
 def make_documents(count: int, most: int = 30) -> list[list[int]]:
@@ -202,7 +202,7 @@ def make_documents(count: int, most: int = 30) -> list[list[int]]:
 
 def make_packed_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
     """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
-    packed = pack({"input_ids": make_documents(count * 4)}, length, BERT_ENDS)["input_ids"]
+    packed = pack({"input_ids": make_documents(count * 4)}, length, BERT_TEMPLATE)["input_ids"]
     rows = [{"input_ids": ids, "row": row} for row, ids in enumerate(packed)]
     for row in rows if word_length else []:
         sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))
