@@ -36,7 +36,7 @@ from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_S
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import launch, train_and_evaluate
+from plainformer.recipes.training import finish, launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "score")
@@ -97,10 +97,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     measures = dict.fromkeys(inputs, CLASSIFICATION_SCORES[problem_type])
     metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if logits is not None:
         write_predictions(run, model, logits)
-    run.write("finished")
+    finish(run, "predictions.csv" if logits is not None else None)
     return metrics
 
 

@@ -34,7 +34,7 @@ from plainformer.recipes.metrics import IGNORE_INDEX, MASKED_LM_METRICS, score_m
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits
-from plainformer.recipes.training import launch, train_and_evaluate
+from plainformer.recipes.training import finish, launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "content", "review")
 AT_ONCE = 2000  # documents that fill rows together: more fill them a little better and need more memory
@@ -99,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     options = {"data_collator": collator, "preprocess_logits_for_metrics": sum_up_rows, "callbacks": [clock]}
     metrics, _ = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
-    # 7. There are no predictions to write
-    run.write("finished")
+    # 7. There are no predictions to write: say where everything is
+    finish(run)
     return metrics
 
 

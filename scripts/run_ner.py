@@ -28,7 +28,7 @@ from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import Measure, launch, train_and_evaluate
+from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
 
 WORD_COLUMNS = ("tokens", "words", "text", "sentence")
 TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "upos", "labels")
@@ -85,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     options = {"data_collator": collator, "preprocess_logits_for_metrics": best_tags}
     figures, label_ids = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if label_ids is not None:
         write_predictions(run, data["test"][words], read_tags(model, label_ids, starts["test"]))
-    run.write("finished")
+    finish(run, "predictions.conll" if label_ids is not None else None)
     return figures
 
 

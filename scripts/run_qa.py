@@ -31,7 +31,7 @@ from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import Measure, launch, train_and_evaluate
+from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
 
 FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
 
@@ -92,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     measures = {split: make_measure(rows, windows[split], data_args) for split, rows in data.items()}
     metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if logits is not None:
         write_predictions(run, data["test"], find_answers(data["test"], windows["test"], logits, data_args))
-    run.write("finished")
+    finish(run, "predictions.json" if logits is not None else None)
     return metrics
 
 

@@ -39,8 +39,10 @@ class ModelArguments:
     tokenizer_name: str | None = flag("A tokenizer (folder or Hub id) or a vocab.txt, instead of the model's.")
     vocab_size: int = flag("Without tokenizer and model: the size of a vocabulary trained on the texts.", 30522)
     cased: bool = flag("A vocab.txt or a trained vocabulary keeps upper case.", False)
+    split_digits: bool = flag("In a trained vocabulary each digit is a token of its own.", False)
     # None is "not chosen"; of `bool | None` the parser would make a flag that needs a value.
     position_embedding_type: str | None = flag(f"{KINDS_HELP}.", choices=POSITION_KINDS.keys())
+    strip_accents: bool = flag("A vocab.txt or a trained vocabulary drops accents; not given: if it is not --cased.")
     pre_norm: bool = flag("LayerNorm before each sub-layer.")
     embedding_norm: bool = flag("LayerNorm on the summed embeddings.")
     scale_embedding: bool = flag("Token embeddings times sqrt(hidden_size).")

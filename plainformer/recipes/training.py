@@ -113,6 +113,23 @@ def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float
     return metrics
 
 
+def finish(run: Run, predictions: str | None = None) -> None:
+    """Mark the run as finished, and say in three lines where its model, figures and predictions are.
+
+    `predictions` is the name of the file with those for the test data, if they were written. A line of Python loads
+    the model that they are of: the trained one, or the one that was only used.
+    """
+    run.write("finished")
+    model = str(run.folder) if run.training_args.do_train else run.model_args.model_name_or_path
+    auto = run.model_class._auto_class
+    run.say(f"model: {model}; load it with {auto}.from_pretrained({model!r}, trust_remote_code=True)")
+    run.say(f"metrics: {run.folder / 'all_results.json'}")
+    nothing = f"none; --model_name_or_path {model} --test_file FILE makes them"
+    if run.recipe == "run_mlm":
+        nothing = f"none; the model fine-tunes in the other recipes with --model_name_or_path {model}"
+    run.say(f"predictions: {run.folder / predictions if predictions else nothing}")
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
 

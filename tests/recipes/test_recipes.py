@@ -721,6 +721,22 @@ def make_classifier(folder: Path, **fields) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("flags", [[], ["--strip_accents", "false"]], ids=["uncased", "kept"])
+def test_marks_that_a_tokenizer_drops_are_reported(run, tmp_path, flags, capsys):
+    """By a tokenizer that was not made for the texts too: of the file that is trained on."""
+    train = write(tmp_path / "train.csv", [{"text": "です が", "label": "a"}, {"text": "だ", "label": "b"}])
+    vocab = write(tmp_path / "vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "た", "か"]))
+    run("--train_file", train, *TINY, "--max_steps", 1, "--tokenizer_name", vocab, *flags)
+    out = capsys.readouterr().out
+    assert ("takes a mark from 75.0% of the characters" in out) is (not flags)
+    assert ("To keep them, give --strip_accents false or --cased" in out) is (not flags)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=False)
+    assert (tokenizer("だ")["input_ids"] == tokenizer("た")["input_ids"]) is (not flags)
+    if not flags:  # the checkpoint is uncased: another is the remedy
+        run("--train_file", train, "--model_name_or_path", tmp_path / "out", "--max_steps", 1, out="second")
+        assert "To keep them, choose a cased checkpoint" in capsys.readouterr().out
+
+
 def test_a_reranker_gives_scores(run, tmp_path):
     """One output and nothing said about it: raw scores, as many as rows."""
     rows = [{"text": row["text"], "passage": "good film"} for row in make_rows(6)]
