@@ -112,9 +112,27 @@ def train_tokenizer(
     if vocab_size > MOST_ENTRIES:
         raise ValueError(f"vocab_size={vocab_size} is too large: pass {MOST_ENTRIES} or less.")
     _check_integer("min_frequency", min_frequency, 1)
-    if not isinstance(split_digits, bool):
-        raise TypeError(f"split_digits={split_digits!r} is not a boolean: pass True or False.")
+    _check_switch("split_digits", split_digits)
     backend = _build_backend({}, do_lower_case, strip_accents, tokenize_chinese_chars)
+    vocab = _train_vocab(backend, texts, vocab_size, min_frequency, split_digits, show_progress)
+    if len(vocab) < vocab_size:
+        logger.warning(
+            f"The vocabulary has {len(vocab)} entries, fewer than vocab_size={vocab_size}: the texts hold no more "
+            f"pieces (min_frequency={min_frequency}). Give the model's config "
+            f"vocab_size=len(tokenizer), which is {len(vocab)}."
+        )
+    return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+
+
+def _train_vocab(
+    backend: Tokenizer,
+    texts: Iterable[str],
+    vocab_size: int,
+    min_frequency: int,
+    split_digits: bool,
+    show_progress: bool,
+) -> dict[str, int]:
+    """The entries of a trained vocabulary and their ids; `backend` is used up. Arguments: see `train_tokenizer`."""
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder, "corpus.txt")
         characters = _write_corpus(texts, corpus, show_progress)
@@ -123,7 +141,8 @@ def train_tokenizer(
             logger.warning(f"{lost} {remedy} to keep them.")
         # The trainer gives the first ids to special tokens, in their order. It would number all other characters in
         # hash order, which changes from process to process and also decides between equally frequent pairs.
-        alphabet = {*characters, *(string.digits if split_digits else "")}
+        has_text = any(not character.isspace() for character in characters)
+        alphabet = {*characters, *(string.digits if split_digits and has_text else "")}
         fixed = [*SPECIAL_TOKENS, *_alphabet(backend, alphabet, vocab_size)]
         if split_digits:  # for the training alone: what it learns has no piece to join digits with
             split = [backend.pre_tokenizer, pre_tokenizers.Digits(individual_digits=True)]
@@ -137,26 +156,23 @@ def train_tokenizer(
         backend.train([str(corpus)], trainer)
     # `backend` now treats the alphabet as special tokens, and matches these before it normalizes a text. So only its
     # vocabulary is used.
-    vocab = backend.get_vocab()
-    if len(vocab) < vocab_size:
-        logger.warning(
-            f"The vocabulary has {len(vocab)} entries, fewer than vocab_size={vocab_size}: the texts hold no more "
-            f"pieces (min_frequency={min_frequency}). Give the model's config "
-            f"vocab_size=len(tokenizer), which is {len(vocab)}."
-        )
-    return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)
+    return backend.get_vocab()
 
 
 def _check_options(
     do_lower_case: bool, strip_accents: bool | None, tokenize_chinese_chars: bool, model_max_length: int
 ) -> None:
     """Refuse wrong options at once; later errors would not name them."""
-    for name, value in (("do_lower_case", do_lower_case), ("tokenize_chinese_chars", tokenize_chinese_chars)):
-        if not isinstance(value, bool):
-            raise TypeError(f"{name}={value!r} is not a boolean: pass True or False.")
+    _check_switch("do_lower_case", do_lower_case)
+    _check_switch("tokenize_chinese_chars", tokenize_chinese_chars)
     if strip_accents is not None and not isinstance(strip_accents, bool):
         raise TypeError(f"strip_accents={strip_accents!r}: pass True, False, or None (as do_lower_case).")
     _check_integer("model_max_length", model_max_length, 3)  # [CLS] and both [SEP] of a pair
+
+
+def _check_switch(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}={value!r} is not a boolean: pass True or False.")
 
 
 def _check_integer(name: str, value: int, minimum: int) -> None:
@@ -234,8 +250,8 @@ def describe_lost_marks(normalize: Callable[[str], str], characters: Counter[str
     for character in sorted(lost, key=lambda character: (-lost[character], character))[:4]:
         base = normalize(character)
         examples.append(f"{character!r} becomes {base!r}" if base.strip() else f"'\u25cc{character}' is left out")
-    share = f"The tokenizer takes a mark from {sum(lost.values()) / total:.1%} of the characters of the texts"
-    return f"{share} ({', '.join(examples)}): words that differ in nothing else get the same ids."
+    lead = f"The tokenizer takes a mark from {sum(lost.values()) / total:.1%} of the characters of the texts"
+    return f"{lead} ({', '.join(examples)}): words that differ in nothing else get the same ids."
 
 
 def _loses_mark(normalize: Callable[[str], str], character: str) -> bool:

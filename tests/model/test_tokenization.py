@@ -213,6 +213,8 @@ def test_each_digit_is_a_token(do_lower_case, tmp_path):
         tokens = tokenizer.tokenize("1984 + 2024 = abc12 x678y")  # 9, 8 and 6 are in no text
         assert [token.removeprefix("##") for token in tokens if any(map(str.isdigit, token))] == list("1984202412678")
         assert tokens[:7] == ["1", "##9", "##8", "##4", "+", "2", "##0"] and "[UNK]" not in tokens
+    with pytest.raises(ValueError, match="texts holds no text"):
+        train_tokenizer([" "], split_digits=True, show_progress=False)
     with pytest.raises(TypeError, match="split_digits='yes' is not a boolean"):
         train_tokenizer(texts, split_digits="yes")
 
