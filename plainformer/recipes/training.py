@@ -120,9 +120,12 @@ def finish(run: Run, predictions: str | None = None) -> None:
     the model that they are of: the trained one, or the one that was only used.
     """
     run.write("finished")
-    model = str(run.folder) if run.training_args.do_train else run.model_args.model_name_or_path
-    auto = run.model_class._auto_class
-    run.say(f"model: {model}; load it with {auto}.from_pretrained({model!r}, trust_remote_code=True)")
+    model, version = str(run.folder), "main"
+    if not run.training_args.do_train:
+        model, version = run.model_args.model_name_or_path, run.model_args.model_revision
+    revision = "" if version == "main" else f", revision={version!r}"
+    load = f"{run.model_class._auto_class}.from_pretrained({model!r}, trust_remote_code=True{revision})"
+    run.say(f"model: {model}; load it with {load}, and its tokenizer with AutoTokenizer")
     run.say(f"metrics: {run.folder / 'all_results.json'}")
     nothing = f"none; --model_name_or_path {model} --test_file FILE makes them"
     if run.recipe == "run_mlm":

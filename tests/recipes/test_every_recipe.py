@@ -94,7 +94,7 @@ def test_the_end_says_where_everything_is(name, files, tmp_path, capsys):
     test = [] if name == "run_mlm" else ["--test_file", files[name][3]]
     import_module(name).main(arguments(name, files, tmp_path, "--max_steps", 1, *test))
     model, metrics, predictions = capsys.readouterr().out.splitlines()[-3:]
-    place, load = re.fullmatch(r"model: (.*); load it with (.*)", model).groups()
+    place, load = re.fullmatch(r"model: (.*); load it with (.*), and its tokenizer with AutoTokenizer", model).groups()
     assert Path(place) == tmp_path / name
     auto = load.partition(".")[0]
     loaded = eval(load, {auto: getattr(transformers, auto)})
