@@ -413,17 +413,25 @@ def _hint(field: str, value: Any) -> str:
 
 
 def _read_labels(kwargs: dict[str, Any]) -> None:
-    """Check the label names of `kwargs`, which number the classes from 0; each of the two maps gives the other."""
+    """Check the label names of `kwargs`; each of the two maps gives the other, and numbers as text become numbers.
+
+    Which numbers there are matters to heads with classes alone: see `count_classes`.
+    """
     num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
     if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")
-    if id2label is None and label2id is not None:
-        _check_label_ids("label2id", label2id, getattr(label2id, "values", list)())
-        id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
-    elif id2label is not None:
-        _check_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
+    if label2id is not None:
+        numbers = _read_label_ids("label2id", label2id, getattr(label2id, "values", list)())
+        label2id = kwargs["label2id"] = dict(zip(label2id, numbers, strict=True))
+    if id2label is not None:
+        numbers = _read_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
+        id2label = kwargs["id2label"] = dict(zip(numbers, id2label.values(), strict=True))
         if label2id is None:  # zero-shot pipelines look a name up in it
-            kwargs["label2id"] = {label: int(index) for index, label in id2label.items()}
+            kwargs["label2id"] = {label: index for index, label in id2label.items()}
+    elif label2id is not None:
+        id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
+        if len(id2label) < len(label2id):
+            raise ValueError(f"label2id={label2id!r} gives two names one number: give each label a number of its own.")
     if num_labels is not None and id2label is not None and len(id2label) != num_labels:
         raise ValueError(
             f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "
@@ -431,10 +439,16 @@ def _read_labels(kwargs: dict[str, Any]) -> None:
         )
 
 
-def _check_label_ids(field: str, names: Any, ids: Iterable[Any]) -> None:
-    if not ids or sorted(map(str, ids)) != sorted(map(str, range(len(ids)))):
-        example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
-        raise ValueError(f"{field}={names!r} is not valid: it must number the labels from 0, as {example}.")
+def _read_label_ids(field: str, names: Any, ids: Iterable[Any]) -> list[int]:
+    """The numbers of the labels; a ValueError unless they are whole numbers, or text that says one."""
+    try:
+        numbers = [int(number) for number in ids]
+        if numbers and all(str(number) == str(given).strip() for number, given in zip(numbers, ids, strict=True)):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
+    raise ValueError(f"{field}={names!r} is not valid: it must number the labels, as {example}.")
 
 
 def _own_auto_map(auto_map: dict[str, Any]) -> dict[str, Any]:

@@ -121,10 +121,10 @@ def label_names(data: DatasetDict, data_args: DataArguments, column: str, known:
     if known is None:
         found = {name for label in read_column(data["train"], column) for name in as_labels(label)}
         names, whose = sorted(found, key=_label_order), "the training data"
+        if len(names) < 2:
+            problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}: there is nothing"
+            raise DataError(f"{problem} to tell apart. Is it the right column, and the file complete?")
     classes = set(names)
-    if len(names) < 2:
-        problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}"
-        raise DataError(f"{problem}: there is nothing to tell apart. Is it the right column, and the file complete?")
 
     def unknown(label: Any) -> list[str]:
         return [name for name in as_labels(label) if name not in classes]

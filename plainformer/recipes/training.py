@@ -128,6 +128,26 @@ def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float
     return metrics
 
 
+def finish(run: Run, predictions: str | None = None) -> None:
+    """Mark the run as finished, and say in three lines where its model, figures and predictions are.
+
+    `predictions` is the name of the file with those for the test data, if they were written. A line of Python loads
+    the model that they are of: the trained one, or the one that was only used.
+    """
+    run.write("finished")
+    model, version = str(run.folder), "main"
+    if not run.training_args.do_train:
+        model, version = run.model_args.model_name_or_path, run.model_args.model_revision
+    revision = "" if version == "main" else f", revision={version!r}"
+    load = f"{run.model_class._auto_class}.from_pretrained({model!r}, trust_remote_code=True{revision})"
+    run.say(f"model: {model}; load it with {load}, and its tokenizer with AutoTokenizer")
+    run.say(f"metrics: {run.folder / 'all_results.json'}")
+    nothing = f"none; --model_name_or_path {model} --test_file FILE makes them"
+    if run.recipe == "run_mlm":
+        nothing = f"none; the model fine-tunes in the other recipes with --model_name_or_path {model}"
+    run.say(f"predictions: {run.folder / predictions if predictions else nothing}")
+
+
 class Terminated(KeyboardInterrupt):
     """SIGTERM, which ends a run as Ctrl-C does."""
 

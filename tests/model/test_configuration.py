@@ -20,6 +20,7 @@ from plainformer import (
     PlainformerConfig,
     PlainformerForMaskedLM,
     PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
     PlainformerModel,
 )
 from plainformer.configuration_plainformer import ACTIVATIONS, RULES
@@ -526,11 +527,12 @@ def test_label2id_alone_names_the_labels(tmp_path):
     "names",
     [
         {"id2label": {}},
-        {"id2label": {1: "x", 7: "y"}},
+        {"id2label": {True: "a"}},
         {"id2label": ["a", "b"]},
         {"id2label": "ab"},
         {"id2label": {"a": 0}},
-        {"label2id": {"a": 5, "b": 9}},
+        {"label2id": {"a": "x"}},
+        {"label2id": {"a": 0.5}},
         {"label2id": ["a"]},
     ],
     ids=str,
@@ -541,6 +543,43 @@ def test_label_names_number_the_classes(names, route, tmp_path):
     (field, value), *_ = names.items()
     with pytest.raises(ValueError, match=re.escape(f"{field}={value!r} is not valid: it must number the labels")):
         PlainformerConfig(**names) if route == "constructor" else PlainformerConfig.from_pretrained(tmp_path, **names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"label2id": {"no": "0", "yes": "1"}}, {"id2label": {"0": "no", "1": "yes"}}],
+    ids=["label2id", "id2label"],
+)
+def test_label_numbers_may_be_text(names, tmp_path):
+    PlainformerConfig(**names).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **names}))
+    for config in (PlainformerConfig(**names), PlainformerConfig.from_pretrained(tmp_path)):
+        assert config.label2id == {"no": 0, "yes": 1} and config.id2label == {0: "no", 1: "yes"}
+
+
+@pytest.mark.parametrize(
+    "names", [{"id2label": {1: "a", 2: "b"}}, {"label2id": {"a": 0, "b": 7}}], ids=["from-1", "gap"]
+)
+@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
+def test_label_numbers_matter_to_classes_alone(names, model_class, tmp_path):
+    """The encoder and heads without classes take any numbers; a head with classes names the wrong ones."""
+    tiny_config(num_labels=2, **names).save_pretrained(tmp_path)
+    config = PlainformerConfig.from_pretrained(tmp_path)
+    (field, value), *_ = names.items()
+    assert getattr(config, field) == value and config.num_labels == 2
+    if model_class in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
+        wrong = "[2]" if field == "id2label" else "[7]"
+        problem = re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
+        with pytest.raises(ValueError, match=problem):
+            model_class(config)
+    else:
+        model_class(config)
+
+
+def test_two_labels_cannot_have_one_number():
+    with pytest.raises(ValueError, match="label2id=.* gives two names one number"):
+        PlainformerConfig(label2id={"a": 0, "b": "0"})
 
 
 @pytest.mark.parametrize("field", ["is_decoder", "add_cross_attention", "pruned_heads"])

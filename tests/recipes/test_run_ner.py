@@ -360,11 +360,6 @@ def test_test_data_with_and_without_tags(run, files, tmp_path, capsys):
         run("--model_name_or_path", tmp_path / "out", "--test_file", wrong, out="second")
 
 
-def test_tokenizer_must_know_its_words():
-    with pytest.raises(RecipeError, match="SimpleNamespace cannot say which word a piece is of: give a fast tokenizer"):
-        run_ner.check_tokenizer(SimpleNamespace(is_fast=False))
-
-
 @pytest.mark.parametrize("each", [[], ["--return_entity_level_metrics"]])
 def test_metric_of_one_kind_of_entity(run, files, tmp_path, each):
     flags = [*files, *TINY, "--max_steps", 1, "--metric_for_best_model", "PER_f1", *each]

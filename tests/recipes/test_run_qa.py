@@ -18,9 +18,10 @@ from helpers.recipes import (
     join_lines,
     make_questions,
     weights,
+    with_template,
     write,
 )
-from run_qa import QuestionArguments, best_spans, find_answers, find_span, main, make_tokenize
+from run_qa import QuestionArguments, best_spans, check_tokenizer, find_answers, find_span, main, make_tokenize
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from plainformer import PlainformerForQuestionAnswering
@@ -206,6 +207,15 @@ def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
 
 
 # Windows
+
+
+def test_no_answer_needs_a_special_token_before_the_question():
+    tokenizer = train_tokenizer(["who wins?"] * 2, show_progress=False)
+    check_tokenizer(tokenizer, with_negative=True)
+    bare = with_template(tokenizer, "$A [SEP]")
+    check_tokenizer(bare, with_negative=False)
+    with pytest.raises(RecipeError, match="--version_2_with_negative marks no answer at the first token, and"):
+        check_tokenizer(bare, with_negative=True)
 
 
 def encode(tokenizer, rows: list[dict], **fields) -> list[dict]:
