@@ -24,6 +24,7 @@ from .modeling_plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
+from .positions_plainformer import sinusoidal_embedding
 from .pretrained_plainformer import PlainformerPreTrainedModel
 from .tokenization_plainformer import load_tokenizer, train_tokenizer
 
@@ -41,6 +42,7 @@ __all__ = [
     "encode",
     "from_bert",
     "load_tokenizer",
+    "sinusoidal_embedding",
     "to_bert",
     "train_tokenizer",
 ]

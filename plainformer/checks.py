@@ -4,7 +4,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from .configuration_plainformer import PlainformerConfig
+from .configuration_plainformer import PlainformerConfig, model_types
 
 
 def check_model(model: Any) -> None:
@@ -12,7 +12,7 @@ def check_model(model: Any) -> None:
 
     By name: a class that came with a checkpoint (trust_remote_code) is not the installed one.
     """
-    if getattr(getattr(model, "config", None), "model_type", None) != PlainformerConfig.model_type:
+    if PlainformerConfig.model_type not in model_types(type(getattr(model, "config", None))):
         raise TypeError(
             f"model is a {type(model).__name__}, not a Plainformer model. "
             "Convert a BERT with plainformer.from_bert(...)."

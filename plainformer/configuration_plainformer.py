@@ -1,20 +1,20 @@
 """Every choice a Plainformer model leaves to its user, checked in one place."""
 
+import copy
 import difflib
+import inspect
 import os
-import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
-from transformers.dynamic_module_utils import get_relative_import_files
-from transformers.utils import logging
 
+from .code_plainformer import keep_code, read_code, restore_code, write_code
+from .names_plainformer import OF_TRANSFORMERS, warn_about_unread
 from .positions_plainformer import POSITION_KINDS
-
-logger = logging.get_logger(__name__)
 
 CLASSIFIER_POOLINGS = ("cls", "mean")
 ACTIVATIONS = sorted(set(ACT2FN) - {"prelu", "xielu"})  # without those that have weights of their own
@@ -36,6 +36,13 @@ AUTO_MAP = {
 class PlainformerConfig(PretrainedConfig):
     """Configuration of a Plainformer encoder. The defaults are BERT-base.
 
+    A subclass may have an `__init__` of its own. One that has none may declare fields (`width: int = 3`): they are
+    further keywords, are saved, and set other defaults for fields of ours. With a `model_type` of its own it is
+    another architecture, whose checkpoints are told apart from ours.
+
+    Attributes:
+        can_start_from: model types, besides its own, whose checkpoints a model of this configuration can start from.
+
     Args:
         vocab_size: entries of the vocabulary, V.
         hidden_size: width of the hidden states, E. A multiple of `num_attention_heads`.
@@ -49,7 +56,8 @@ class PlainformerConfig(PretrainedConfig):
         type_vocab_size: segments that `token_type_ids` may name; 0 for none, the ids are then ignored.
         initializer_range: standard deviation of the initial weights.
         layer_norm_eps: epsilon of every LayerNorm.
-        pad_token_id: the id whose embedding starts at zero and gets no gradient; `None` for no such id.
+        pad_token_id: the id whose embedding starts at zero and gets no gradient; `None` for no such id. Padding is told
+            by the `attention_mask` alone: without a mask these ids are tokens like any other.
         classifier_dropout: dropout before a classifier; `None` means `hidden_dropout_prob`.
         tie_word_embeddings: the masked-LM decoder shares the word embeddings.
         position_embedding_type: how a token learns its position: `"learned"` (a trained table), `"sinusoidal"`
@@ -79,7 +87,21 @@ class PlainformerConfig(PretrainedConfig):
         "layers.*.mlp.fc1": "colwise",
         "layers.*.mlp.fc2": "rowwise",
     }
+    can_start_from = ()
     _auto_class = "AutoConfig"
+
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        """Leave to a subclass what it inherits.
+
+        transformers 5 makes a dataclass of it, whose `__init__` and `__eq__` would know the declared fields alone.
+        """
+        own, declared = set(vars(cls)), _declared_defaults(cls)
+        super().__init_subclass__(*args, **kwargs)
+        for name in {"__init__", "__eq__"} - own & vars(cls).keys():
+            delattr(cls, name)
+        if "__init__" not in own and declared:
+            _add_init(cls, declared)
+        keep_code(cls.__module__)
 
     def __init__(
         self,
@@ -107,7 +129,9 @@ class PlainformerConfig(PretrainedConfig):
         sparse_prediction: bool = True,
         **kwargs: Any,
     ) -> None:
-        _warn_about_lookalikes(kwargs)
+        if "transformers_version" not in kwargs:  # every saved configuration has it; what a file holds is no slip
+            unread = {name: value for name, value in kwargs.items() if name not in _names_of_subclasses(type(self))}
+            warn_about_unread(type(self).__name__, unread, RULES)
         _read_labels(kwargs)
         if "auto_map" in kwargs:
             kwargs["auto_map"] = _own_auto_map(kwargs["auto_map"])
@@ -194,7 +218,8 @@ class PlainformerConfig(PretrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
         output = super().to_dict()
-        output["auto_map"] = {**AUTO_MAP, **output.get("auto_map", {})}
+        if self.model_type == PlainformerConfig.model_type:  # our classes refuse the files of another architecture
+            output["auto_map"] = {**AUTO_MAP, **output.get("auto_map", {})}
         return output
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -203,44 +228,114 @@ class PlainformerConfig(PretrainedConfig):
         transformers copies the file of the class being saved; for a subclass of yours that is not this package's.
         A reader who loaded nothing but the configuration has no modeling file to copy.
         """
-        named = {Path(__file__).with_name(f"{reference.partition('.')[0]}.py") for reference in AUTO_MAP.values()}
-        if all(file.exists() for file in named) and not os.path.isfile(save_directory):
-            os.makedirs(save_directory, exist_ok=True)
-            imported = (Path(path) for file in named for path in get_relative_import_files(file))
-            for file in named.union(imported):
-                shutil.copyfile(file, Path(save_directory, file.name))
+        code = [
+            read_code(Path(__file__).with_name(f"{reference.partition('.')[0]}.py")) for reference in AUTO_MAP.values()
+        ]
+        if all(code) and not os.path.isfile(save_directory):
+            for files in code:
+                write_code(files, save_directory)
+        restore_code(type(self).__module__)
         super().save_pretrained(save_directory, push_to_hub=push_to_hub, **kwargs)
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "PlainformerConfig":
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in transformers; another `num_labels` than the dictionary's replaces its label names."""
         _read_labels(kwargs)
         names, num_labels = config_dict.get("id2label"), kwargs.get("num_labels")
         if names is not None and num_labels is not None and len(names) != num_labels:
             config_dict = {key: value for key, value in config_dict.items() if key not in ("id2label", "label2id")}
-        return super().from_dict(config_dict, **kwargs)
+        returns_unused = kwargs.pop("return_unused_kwargs", False)
+        config_dict = {"transformers_version": None, **config_dict}  # see `__init__`
+        config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
+        if returns_unused:
+            return config, unused
+        warn_about_unread(cls.__name__, unused, RULES, warns_about_strange=False)  # some are meant for others
+        return config
+
+    @classmethod
+    def from_json_file(cls, json_file: str | os.PathLike) -> "PlainformerConfig":
+        """As in transformers, but a file of another architecture is refused."""
+        return cls.from_dict(cls.get_config_dict(json_file)[0])
 
     @classmethod
     def get_config_dict(
         cls, pretrained_model_name_or_path: str | os.PathLike, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Read `config.json`, and refuse that of another architecture.
+        """Read `config.json`, and refuse that of another architecture, unless it is in `can_start_from`.
 
         transformers would warn, and then give random weights.
         """
         config_dict, unused = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
-        refuse_other_model_type(config_dict.get("model_type", cls.model_type), pretrained_model_name_or_path)
+        model_type = config_dict.get("model_type", cls.model_type)
+        refuse_other_model_type([model_type], cls, pretrained_model_name_or_path)
+        if model_type != cls.model_type:
+            theirs = ("auto_map", "architectures")  # name classes of the other architecture
+            config_dict = {key: value for key, value in config_dict.items() if key not in theirs}
+            config_dict["model_type"] = cls.model_type
         return config_dict, unused
 
 
-def refuse_other_model_type(model_type: str, source: str | os.PathLike) -> None:
-    """Raise a ValueError that names the model type of `source`, and the remedy, unless it is ours."""
-    if model_type == PlainformerConfig.model_type:
+def model_types(config_class: type) -> list[str]:
+    """The model type of a configuration class, and then those of the classes that it is a subclass of.
+
+    A class that came with a checkpoint (trust_remote_code) is not the installed one, but has the same model type.
+    """
+    return list(dict.fromkeys(getattr(base, "model_type", "") for base in config_class.__mro__))
+
+
+def refuse_other_model_type(found: list[str], config_class: type, source: str | os.PathLike) -> None:
+    """Raise a ValueError that names the model type of `source`, and the remedy, unless a model can be built from it.
+
+    Args:
+        found: the model type of a file, or the `model_types` of a configuration.
+        config_class: the configuration that a model was written for.
+    """
+    expected, other = config_class.model_type, found[0]
+    if expected in found or other in getattr(config_class, "can_start_from", ()):
         return
-    remedy = "Convert it with plainformer.from_bert(...)." if model_type == "bert" else "Open it with AutoModel."
+    remedy = "Open it with AutoModel, or with the class that wrote it, whose config_class has this model type."
+    if expected != PlainformerConfig.model_type:
+        remedy += f" Where its weights fit nevertheless, name it in {config_class.__name__}.can_start_from."
+    elif other == "bert":
+        remedy = "Convert it with plainformer.from_bert(...)."
     raise ValueError(
-        f"{source!s} is of model_type={model_type!r}, not {PlainformerConfig.model_type!r}: a Plainformer model "
-        f"would not read its weights. {remedy}"
+        f"{source!s} is of model_type={other!r}, not {expected!r}: a model of {config_class.__name__} would not "
+        f"read its weights. {remedy}"
+    )
+
+
+def _declared_defaults(config_class: type) -> dict[str, Any]:
+    """What a class body declares as `name: type = default`, with the defaults as they stand there."""
+    defaults = {}
+    for name, annotation in inspect.get_annotations(config_class).items():
+        # Not the attributes of the class itself, as `model_type`.
+        is_field = name in OF_TRANSFORMERS or not hasattr(PretrainedConfig, name)
+        if name in vars(config_class) and is_field and "ClassVar" not in str(annotation):
+            defaults[name] = vars(config_class)[name]
+    return defaults
+
+
+def _add_init(config_class: type, declared: dict[str, Any]) -> None:
+    """An `__init__` that takes the declared fields as keywords, and leaves the rest to the class above."""
+
+    def __init__(self: PretrainedConfig, *args: Any, **kwargs: Any) -> None:
+        defaults = {name: _make_default(default) for name, default in declared.items()}
+        super(config_class, self).__init__(*args, **{**defaults, **kwargs})
+
+    config_class.__init__ = __init__
+
+
+def _make_default(default: Any) -> Any:
+    if not isinstance(default, Field):
+        return copy.deepcopy(default)
+    return default.default if default.default_factory is MISSING else default.default_factory()
+
+
+def _names_of_subclasses(config_class: type) -> set[str]:
+    """What subclasses of ours have or take: their attributes, and the parameters of their constructors."""
+    bases = config_class.__mro__[: config_class.__mro__.index(PlainformerConfig)]
+    return set().union(
+        *((*vars(base), *inspect.get_annotations(base), *inspect.signature(base.__init__).parameters) for base in bases)
     )
 
 
@@ -317,49 +412,26 @@ def _hint(field: str, value: Any) -> str:
     return " It takes plain Python numbers: call .item() on it." if hasattr(value, "item") else ""
 
 
-# What fields of ours are called in torch.nn and in other encoders.
-NAMES_ELSEWHERE = {
-    "norm_first": "pre_norm",
-    "d_model": "hidden_size",
-    "nhead": "num_attention_heads",
-    "num_heads": "num_attention_heads",
-    "num_layers": "num_hidden_layers",
-    "dim_feedforward": "intermediate_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "position_embedding": "position_embedding_type",
-    "position_embeddings": "position_embedding_type",
-    "pooling": "classifier_pooling",
-}
-
-
-def _warn_about_lookalikes(kwargs: dict[str, Any]) -> None:
-    """`hiden_size=32` would be kept as an unknown extra and change nothing: say so."""
-    for name in kwargs:
-        # Other special tokens (`bos_token_id`) resemble `pad_token_id` without being a slip.
-        is_meant = name in RULES or name.endswith("_token_id")
-        close = [] if is_meant else difflib.get_close_matches(name, RULES, n=1, cutoff=0.85)
-        meant = NAMES_ELSEWHERE.get(name) or next(iter(close), None)
-        if meant is not None:
-            logger.warning(
-                f"PlainformerConfig does not know {name!r} and ignores its value {kwargs[name]!r}: "
-                f"did you mean {meant!r}?"
-            )
-
-
 def _read_labels(kwargs: dict[str, Any]) -> None:
-    """Check the label names of `kwargs`, which number the classes from 0; each of the two maps gives the other."""
+    """Check the label names of `kwargs`; each of the two maps gives the other, and numbers as text become numbers.
+
+    Which numbers there are matters to heads with classes alone: see `count_classes`.
+    """
     num_labels, id2label, label2id = (kwargs.get(name) for name in ("num_labels", "id2label", "label2id"))
     if "num_labels" in kwargs and not _is_int(num_labels, 1):
         raise ValueError(f"num_labels={num_labels!r} is not valid: it must be an integer of at least 1.")
-    if id2label is None and label2id is not None:
-        _check_label_ids("label2id", label2id, getattr(label2id, "values", list)())
-        id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
-    elif id2label is not None:
-        _check_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
+    if label2id is not None:
+        numbers = _read_label_ids("label2id", label2id, getattr(label2id, "values", list)())
+        label2id = kwargs["label2id"] = dict(zip(label2id, numbers, strict=True))
+    if id2label is not None:
+        numbers = _read_label_ids("id2label", id2label, getattr(id2label, "keys", list)())
+        id2label = kwargs["id2label"] = dict(zip(numbers, id2label.values(), strict=True))
         if label2id is None:  # zero-shot pipelines look a name up in it
-            kwargs["label2id"] = {label: int(index) for index, label in id2label.items()}
+            kwargs["label2id"] = {label: index for index, label in id2label.items()}
+    elif label2id is not None:
+        id2label = kwargs["id2label"] = {index: label for label, index in sorted(label2id.items(), key=lambda x: x[1])}
+        if len(id2label) < len(label2id):
+            raise ValueError(f"label2id={label2id!r} gives two names one number: give each label a number of its own.")
     if num_labels is not None and id2label is not None and len(id2label) != num_labels:
         raise ValueError(
             f"num_labels={num_labels} does not go with an id2label of {len(id2label)} entries ({id2label}): "
@@ -367,12 +439,21 @@ def _read_labels(kwargs: dict[str, Any]) -> None:
         )
 
 
-def _check_label_ids(field: str, names: Any, ids: Iterable[Any]) -> None:
-    if not ids or sorted(map(str, ids)) != sorted(map(str, range(len(ids)))):
-        example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
-        raise ValueError(f"{field}={names!r} is not valid: it must number the labels from 0, as {example}.")
+def _read_label_ids(field: str, names: Any, ids: Iterable[Any]) -> list[int]:
+    """The numbers of the labels; a ValueError unless they are whole numbers, or text that says one."""
+    try:
+        numbers = [int(number) for number in ids]
+        if numbers and all(str(number) == str(given).strip() for number, given in zip(numbers, ids, strict=True)):
+            return numbers
+    except (TypeError, ValueError):
+        pass
+    example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
+    raise ValueError(f"{field}={names!r} is not valid: it must number the labels, as {example}.")
 
 
 def _own_auto_map(auto_map: dict[str, Any]) -> dict[str, Any]:
     """Drop the repository from `someone/repo--file.Class`: the code is copied into whatever folder is saved next."""
     return {name: ref.split("--")[-1] if isinstance(ref, str) else ref for name, ref in auto_map.items()}
+
+
+keep_code(__name__)

@@ -18,12 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from .configuration_plainformer import PlainformerConfig
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions, count_tokens, find_sequences
 from .values_plainformer import Question, Questions, check_integers, check_shape, mask_out, refuse_other_than_tensors
+
+logger = logging.get_logger(__name__)
 
 REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "vocab_size": "Use the tokenizer that belongs to this model, or resize_token_embeddings for new tokens.",
@@ -110,7 +113,7 @@ def read_batch(
     if inputs_embeds is not None:
         inputs_embeds = read_embeds(inputs_embeds, token_mask, words)
     else:
-        input_ids = read_ids("input_ids", input_ids, "vocab_size", **known)
+        input_ids = read_input_ids(input_ids, attention_mask, config.pad_token_id, **known)
     labels, num_labels = read_labels(head_labels, token_mask, shape, questions)
     questions.read()
     inputs = (input_ids, inputs_embeds, token_type_ids, position_ids)
@@ -299,6 +302,24 @@ def read_ids(
 
     if size is not None and ids.numel():
         questions.ask(lambda: torch.stack(ids.aminmax()), check)
+    return ids
+
+
+def read_input_ids(input_ids: Tensor, attention_mask: Tensor | None, pad_token_id: int | None, **known: Any) -> Tensor:
+    """Token ids [B, L]. Without a mask, padding ids at an end of a row are warned about, once, as in transformers."""
+    ids, questions = read_ids("input_ids", input_ids, "vocab_size", **known), known["questions"]
+
+    def check(values: list[int]) -> None:
+        if values[0]:
+            logger.warning_once(
+                f"input_ids begin or end with pad_token_id={pad_token_id}, and there is no attention_mask: these ids "
+                "are read as tokens. If they are padding, pass the attention_mask that the tokenizer gives."
+            )
+
+    has_mask = attention_mask is not None or known["token_mask"] is not None
+    if not has_mask and pad_token_id is not None and ids.numel():
+        outermost = ids[:, :: max(ids.shape[1] - 1, 1)]  # [B, 2], or [B, 1]
+        questions.ask(lambda: (outermost == pad_token_id).any(), check)
     return ids
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .configuration_plainformer import PlainformerConfig
 from .losses_plainformer import IGNORE_INDEX, infer_problem_type, refuse_other_values
 from .values_plainformer import Questions, check_integers, check_shape, mask_out, refuse_other_than_tensors
 
@@ -19,6 +20,21 @@ SINGLE_LABEL = "single_label_classification"  # the problem type whose labels ar
 SEVERAL_LABELS = (
     " For several labels per row, 0 and 1 for each class, set problem_type='multi_label_classification' in the config."
 )
+
+
+def count_classes(config: PlainformerConfig) -> int:
+    """The outputs of a head with classes, `num_labels`.
+
+    Raises:
+        ValueError: the label names do not number them from 0, so that an output has no name.
+    """
+    wrong = sorted(set(map(int, config.id2label)) - set(range(config.num_labels)))
+    if wrong:
+        raise ValueError(
+            f"id2label={config.id2label!r} has the wrong numbers {wrong}: {config.num_labels} labels are numbered from "
+            f"0 to {config.num_labels - 1}. Number them so in id2label and label2id, and in the data too."
+        )
+    return config.num_labels
 
 
 @dataclass

@@ -38,13 +38,15 @@ from typing_extensions import Unpack
 
 from .attention_plainformer import PlainformerAttention
 from .chunking_plainformer import apply_in_chunks
+from .code_plainformer import keep_code  # noqa: F401  transformers 4.57 copies only the files that this one imports
 from .configuration_plainformer import PlainformerConfig
 from .hooks_plainformer import is_observed, is_observed_inside, types_of_modules
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
-from .kernels_plainformer import KERNELS  # noqa: F401  transformers 4.57 copies only the files that this one imports
-from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels
+from .kernels_plainformer import KERNELS  # noqa: F401  as above
+from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels, count_classes
 from .layouts_plainformer import Layout, make_layout, pool, record_states
 from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_loss, span_loss
+from .names_plainformer import NAMES_ELSEWHERE  # noqa: F401  as above
 from .packing_plainformer import refuse_packed
 from .positions_plainformer import POSITION_KINDS, NoEmbedding
 from .pretrained_plainformer import PlainformerPreTrainedModel
@@ -398,7 +400,7 @@ class PlainformerForSequenceClassification(PlainformerPreTrainedModel):
         self.plainformer = PlainformerModel(config)
         self.pooler = PlainformerPooler(config)
         self.dropout = make_classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, count_classes(config))
         self.post_init()
 
     @can_return_tuple
@@ -445,7 +447,7 @@ class PlainformerForTokenClassification(PlainformerPreTrainedModel):
         super().__init__(config)
         self.plainformer = PlainformerModel(config)
         self.dropout = make_classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, count_classes(config))
         self.post_init()
 
     @can_return_tuple

@@ -81,7 +81,7 @@ def number_returns(position_ids: Tensor, token_mask: Tensor | None) -> Tensor:
     goes_on = follows & (position_ids == position_ids.gather(1, before.clamp(min=0)) + 1)
     has_other_steps = (follows & ~returns & ~goes_on).any(dim=1, keepdim=True)  # [B, 1]
     never_goes_on = ~goes_on.any(dim=1, keepdim=True)  # a token alone, or positions that are all equal
-    return returns.cumsum(dim=1).masked_fill(has_other_steps | never_goes_on, 0)
+    return returns.long().cumsum(dim=1).masked_fill(has_other_steps | never_goes_on, 0)
 
 
 def number_changes(ids: Tensor, token_mask: Tensor | None) -> Tensor:
@@ -93,7 +93,7 @@ def number_changes(ids: Tensor, token_mask: Tensor | None) -> Tensor:
         token_mask = torch.ones_like(ids, dtype=torch.bool)
     before = _token_before(token_mask)  # [B, L]
     changes = ids != ids.gather(1, before.clamp(min=0))
-    return (token_mask & (before >= 0) & changes).cumsum(dim=1)
+    return (token_mask & (before >= 0) & changes).long().cumsum(dim=1)
 
 
 def count_positions(
@@ -107,7 +107,7 @@ def count_positions(
     if token_mask is None:
         positions = torch.arange(shape[1], device=device).expand(shape)
     else:
-        positions = (token_mask.cumsum(dim=1) - 1).clamp(min=0)
+        positions = (token_mask.long().cumsum(dim=1) - 1).clamp(min=0)
     if sequence_ids is not None:  # less the position of the place where the sequence starts
         starts = F.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
         positions = positions - positions.masked_fill(~starts, 0).cummax(dim=1).values

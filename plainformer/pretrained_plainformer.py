@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from .configuration_plainformer import PlainformerConfig, refuse_other_model_type
+from .code_plainformer import keep_code, restore_code
+from .configuration_plainformer import PlainformerConfig, model_types, refuse_other_model_type
 from .kernels_plainformer import KERNELS
 
 
@@ -24,8 +25,13 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _no_split_modules = ["PlainformerLayer"]  # not the embeddings: FSDP2 handles tied ones apart from the others
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        keep_code(cls.__module__)
+
     def __init__(self, config: PlainformerConfig, *inputs: Any, **kwargs: Any) -> None:
-        refuse_other_model_type(config.model_type, f"The {type(config).__name__} for {type(self).__name__}")
+        source = f"The {type(config).__name__} for {type(self).__name__}"
+        refuse_other_model_type(model_types(type(config)), self.config_class, source)
         config.check()
         super().__init__(config, *inputs, **kwargs)
 
@@ -43,8 +49,8 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         `tie_word_embeddings` may be another than the file's: see `_settle_tied_weights`.
 
         Raises:
-            ValueError: the checkpoint's `model_type` is not "plainformer", or `tp_plan` would split an attention head
-                over processes, or a tied file is to be untied while it is offloaded.
+            ValueError: the checkpoint's `model_type` is not that of this class, or `tp_plan` would split an attention
+                head over processes, or a tied file is to be untied while it is offloaded.
         """
         has_own_config = isinstance(config, PretrainedConfig) and config.name_or_path != str(
             pretrained_model_name_or_path
@@ -53,6 +59,8 @@ class PlainformerPreTrainedModel(PreTrainedModel):
             # Weights without a configuration of their own are what an explicit one is for.
             with contextlib.suppress(OSError):
                 cls.config_class.get_config_dict(pretrained_model_name_or_path, **kwargs)
+        elif isinstance(config, PretrainedConfig):
+            refuse_other_model_type([config.model_type], cls.config_class, config.name_or_path)
         model, info = super().from_pretrained(
             pretrained_model_name_or_path, *model_args, config=config, output_loading_info=True, **kwargs
         )
@@ -61,9 +69,13 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         return (model, info) if output_loading_info else model
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """As in transformers, but a file in the place of the folder is an error, where transformers only logs one."""
+        """As in transformers, but a file in the place of the folder is an error, where transformers only logs one.
+
+        Code that was deleted since it was imported is saved from memory.
+        """
         if os.path.isfile(save_directory):
             raise NotADirectoryError(f"save_directory={os.fspath(save_directory)!r} is a file: give a folder.")
+        restore_code(type(self).__module__)
         super().save_pretrained(save_directory, *args, **kwargs)
 
     def get_correct_attn_implementation(self, requested_attention: str | None, is_init_check: bool = False) -> str:

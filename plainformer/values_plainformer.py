@@ -152,6 +152,6 @@ def mask_out(values: Tensor, token_mask: Tensor | None, fill: float = 0) -> Tens
 
 def find_indices(mask: Tensor, count: int) -> Tensor:
     """Where a bool mask [n] is True, [count], ascending: `nonzero` without a read, since the count is known."""
-    slots = torch.where(mask, mask.cumsum(0) - 1, count)  # [n]; what is False goes behind the end
+    slots = torch.where(mask, mask.long().cumsum(0) - 1, count)  # [n]; what is False goes behind the end
     indices = torch.arange(len(mask), device=mask.device)
     return indices.new_empty(count + 1).scatter_(0, slots, indices)[:count]

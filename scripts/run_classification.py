@@ -4,9 +4,9 @@
         --train_file train.csv --validation_file dev.csv --test_file test.csv --output_dir outputs/reviews
 
 Which of the three it is follows from the labels: lists (or a --label_delimiter) are several labels, numbers with a
-decimal point are regression, all else is one class each. Metrics: accuracy and macro F1; for several labels also micro
-F1; for numbers mean squared error, Pearson's and Spearman's correlation. `predictions.csv` has the predictions for
---test_file.
+decimal point are regression, all else is one class each. A list holds names, or a 0 or 1 for each label. Metrics:
+accuracy and macro F1; for several labels also micro F1; for numbers mean squared error, Pearson's and Spearman's
+correlation. `predictions.csv` has the predictions for --test_file.
 """
 
 import csv
@@ -18,18 +18,25 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from scipy.special import expit, softmax
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForSequenceClassification
-from plainformer.recipes import columns
-from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args, refuse_label_smoothing
+from plainformer.recipes import columns, label_lists
+from plainformer.recipes.arguments import (
+    DataArguments,
+    ModelArguments,
+    choose_metric,
+    flag,
+    parse_args,
+    refuse_label_smoothing,
+)
 from plainformer.recipes.columns import as_labels, read_column, to_number
-from plainformer.recipes.errors import DataError
+from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import launch, train_and_evaluate
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
+from plainformer.recipes.training import finish, launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "score")
@@ -42,6 +49,11 @@ class ClassificationArguments(DataArguments):
     text_column_names: str | None = flag("The column of the text, or two of a pair: question,answer.")
     label_column_name: str | None = flag("The column of the label.")
     label_delimiter: str | None = flag("Several labels a row: what stands between them, as in sports;politics.")
+    label_form: str | None = flag(
+        "Lists of 0 and 1: one for each label, or the ids of labels. Without it the training file decides.",
+        choices=[label_lists.MULTI_HOT, label_lists.IDS],
+    )
+    multi_hot_names: str | None = flag("For lists of 0 and 1: the name of each place, a,b,c; without it 0,1,2.")
     do_regression: bool = flag("Labels are values (true) or names (false), whatever they look like.")
 
 
@@ -57,13 +69,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     columns.check_texts(data, data_args, texts)
 
     # 3. Labels, and with them the kind of task; then the rows that are used
-    data = split_labels(data, data_args, label)
+    trained = None if training_args.do_train else list(model_args.trained_label_ids())
+    data, known = read_label_lists(data, data_args, label, run, trained)
     if training_args.do_train:
-        problem_type, known = find_problem_type(data["train"], data_args, label), None
+        problem_type = find_problem_type(data["train"], data_args, label)
     else:
-        problem_type = model_args.checkpoint_config().get("problem_type") or SINGLE
-        known = model_args.trained_labels()
-    data = drop_missing_labels(data, label, lambda value: not as_labels(value), run, some_may_be=problem_type == MULTI)
+        problem_type = trained_problem_type(model_args)
     check_labels(data, data_args, label, problem_type)
     names = columns.label_names(data, data_args, label, known) if problem_type != REGRESSION else None
     if problem_type != SINGLE:
@@ -71,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     choose_metric(data_args, training_args, CLASSIFICATION_METRICS[problem_type])
     run.say(f"{problem_type}: {', '.join(names[:20]) if names else 'numbers'}")
     data = cut(data, data_args, training_args.seed, same=texts)
+    data = set_measured_apart(data, label, lambda value: not as_labels(value), run, may_be_empty=problem_type == MULTI)
 
     # 4. Tokenizer and model
     tokenizer = load_tokenizer_for(run, lambda: chain(*(read_column(data["train"], column) for column in texts)))
@@ -85,10 +97,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     measures = dict.fromkeys(inputs, CLASSIFICATION_SCORES[problem_type])
     metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if logits is not None:
         write_predictions(run, model, logits)
-    run.write("finished")
+    finish(run, "predictions.csv" if logits is not None else None)
     return metrics
 
 
@@ -104,15 +116,15 @@ def find_columns(data: DatasetDict, data_args: ClassificationArguments) -> tuple
     return texts, columns.find_column(labelled, data_args, "label_column_name", LABEL_COLUMNS)
 
 
-def split_labels(data: DatasetDict, data_args: ClassificationArguments, label: str) -> DatasetDict:
-    """With a --label_delimiter the labels `sports;politics` as the list that they mean."""
-    if data_args.label_delimiter is None:
-        return data
-
-    def split(row: dict) -> dict:
-        return {label: as_labels(str(row[label] or "").split(data_args.label_delimiter))}
-
-    return DatasetDict({name: rows.map(split) if label in rows.features else rows for name, rows in data.items()})
+def read_label_lists(
+    data: DatasetDict, data_args: ClassificationArguments, label: str, run: Run, trained: list[str] | None
+) -> tuple[DatasetDict, list[str] | None]:
+    """Several labels of a row as a list of names; and all names, where they are known before training."""
+    if data_args.label_delimiter is not None:
+        data = label_lists.split_cells(data, label, data_args.label_delimiter)
+    else:
+        data = label_lists.read_list_cells(data, data_args, label, run)
+    return label_lists.read_multi_hot(data, data_args, label, run, trained)
 
 
 def find_problem_type(train: Dataset, data_args: ClassificationArguments, label: str) -> str:
@@ -127,14 +139,28 @@ def find_problem_type(train: Dataset, data_args: ClassificationArguments, label:
     return REGRESSION if numbers and None not in numbers and with_point else SINGLE
 
 
+def trained_problem_type(model_args: ModelArguments) -> str:
+    """That of a model which is not trained further. One output without a name for it is a value, such as a score."""
+    outputs = len(model_args.trained_label_ids())
+    problem_type = model_args.checkpoint_config().get("problem_type") or (SINGLE if outputs > 1 else REGRESSION)
+    if problem_type == REGRESSION and outputs > 1:
+        problem = f"--model_name_or_path {model_args.model_name_or_path} gives {outputs} values for each text"
+        raise RecipeError(f"{problem}, and this recipe predicts one: give a model with one, or with classes.")
+    return problem_type
+
+
 def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: str, problem_type: str) -> None:
     """Raise a DataError for a list of labels where there is one class each, and for what regression cannot learn."""
     if problem_type == SINGLE:
         problem = f"{label!r} is a list, and the model has one class a text. Give one label, or train with such lists."
-        columns.check_rows(data, data_args, [label], lambda value: isinstance(value, list), problem)
+        columns.check_rows(data, data_args, [label], lambda value: isinstance(value, list) and value, problem)
     if problem_type == REGRESSION:
         problem = f"{label!r} is no number, which regression needs. Correct these rows or remove them."
-        columns.check_rows(data, data_args, [label], lambda value: to_number(value) is None, problem)
+        needed = columns.labelled_splits(data)
+        columns.check_rows(needed, data_args, [label], lambda value: to_number(value) is None, problem)
+        columns.check_rows(
+            data, data_args, [label], lambda value: as_labels(value) and to_number(value) is None, problem
+        )
         if "train" in data and len({to_number(value) for value in read_column(data["train"], label)}) < 2:
             raise DataError(f"every row of the training data has the same {label!r}: there is nothing to learn.")
 
@@ -153,11 +179,21 @@ def make_tokenize(
         return ids[0] if problem_type == SINGLE else [float(number in ids) for number in range(len(label2id))]
 
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
-        encoded = tokenizer(*(rows[name] for name in texts), truncation=True, max_length=length)
+        columns = [rows[name] for name in texts]
+        encoded = tokenizer(*columns, truncation=True, max_length=length)
         labels = {"labels": [to_target(value) for value in rows[label]]} if label in rows else {}
-        return {**encoded, **labels, "is_cut": [bool(encoding.overflowing) for encoding in encoded.encodings]}
+        return {**encoded, **labels, "is_cut": are_cut(tokenizer, columns, encoded, length)}
 
     return tokenize
+
+
+def are_cut(
+    tokenizer: PreTrainedTokenizerBase, columns: list[list[str]], encoded: BatchEncoding, length: int
+) -> list[bool]:
+    """Which of the texts are longer than `length` tokens."""
+    if tokenizer.is_fast:
+        return [bool(encoding.overflowing) for encoding in encoded.encodings]
+    return [len(ids) > length for ids in tokenizer(*columns, verbose=False)["input_ids"]]
 
 
 def report_truncation(rows: Dataset, split: str, run: Run) -> Dataset:

@@ -15,19 +15,26 @@ from dataclasses import dataclass
 
 import numpy as np
 from datasets import Dataset, DatasetDict, Features, Value
-from transformers import PreTrainedTokenizerFast, TrainingArguments
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
 from plainformer.recipes import masking
-from plainformer.recipes.arguments import DataArguments, ModelArguments, choose_metric, flag, parse_args
+from plainformer.recipes.arguments import (
+    DataArguments,
+    ModelArguments,
+    check_at_least,
+    choose_metric,
+    flag,
+    parse_args,
+)
 from plainformer.recipes.columns import check_texts, find_column, read_column
 from plainformer.recipes.data_files import count_blank_lines, file_format
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, MASKED_LM_METRICS, score_masked, sum_up_rows
-from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits
-from plainformer.recipes.training import launch, train_and_evaluate
+from plainformer.recipes.training import finish, launch, train_and_evaluate
 
 TEXT_COLUMNS = ("text", "sentence", "content", "review")
 AT_ONCE = 2000  # documents that fill rows together: more fill them a little better and need more memory
@@ -63,14 +70,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 3. Tokenizer and model; and with them the length of a row
     tokenizer = load_tokenizer_for(run, lambda: read_column(data["train"], column))
+    if data_args.whole_word_masking:
+        check_knows_words(tokenizer, "--whole_word_masking")
     model = load_model(run, tokenizer)
     if data_args.max_seq_length is None:
         data_args.max_seq_length = min(512, model.config.max_position_embeddings)
+    template = masking.Template.of(tokenizer)
+    masking.check_row_length(data_args.max_seq_length, template)
 
     # 4. Token ids, then rows. These are filled in one process, so that they do not depend on the number of processes.
-    tokens = map_splits(data, make_tokenize(tokenizer, data_args, column), run)
+    tokens = map_splits(data, make_tokenize(tokenizer, template, data_args, column), run)
     arrange = masking.cut_apart if data_args.line_by_line else masking.pack
-    options = {"fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length}, "num_proc": None}
+    options = {
+        "fn_kwargs": {"arrange": arrange, "row_length": data_args.max_seq_length, "template": template},
+        "num_proc": None,
+    }
     inputs = map_splits(tokens, lay_out, run, batch_size=AT_ONCE, features=row_features(data_args), **options)
     inputs = {split: masking.number_rows(rows, for_evaluation=split != "train") for split, rows in inputs.items()}
 
@@ -85,8 +99,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     options = {"data_collator": collator, "preprocess_logits_for_metrics": sum_up_rows, "callbacks": [clock]}
     metrics, _ = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
-    # 7. There are no predictions to write
-    run.write("finished")
+    # 7. There are no predictions to write: say where everything is
+    finish(run)
     return metrics
 
 
@@ -97,8 +111,7 @@ def check_settings(model_args: ModelArguments, data_args: MlmArguments, training
         problem = "--bert_baseline with packed documents: BERT lets the documents of a row see each other."
         raise RecipeError(f"{problem} Give --line_by_line, or leave out --bert_baseline.")
     masking.check_probability(data_args.mlm_probability)
-    if data_args.max_seq_length is not None:
-        masking.check_row_length(data_args.max_seq_length)
+    check_at_least(data_args, max_seq_length=1)
     if segmenter and not data_args.whole_word_masking:
         problem = f"--segmenter {segmenter} says what a word is, which matters to --whole_word_masking only"
         raise RecipeError(f"{problem}: give both or none.")
@@ -124,7 +137,9 @@ def leave_out_empty(data: DatasetDict, column: str, run: Run) -> DatasetDict:
     return kept
 
 
-def make_tokenize(tokenizer: PreTrainedTokenizerFast, data_args: MlmArguments, column: str) -> Callable[[dict], dict]:
+def make_tokenize(
+    tokenizer: PreTrainedTokenizerBase, template: masking.Template, data_args: MlmArguments, column: str
+) -> Callable[[dict], dict]:
     """The function from texts, in columns, to token ids; for --whole_word_masking also the word of each token."""
     # The function is a key of the cache: it should hold nothing but what its result depends on. A segmenter goes by its
     # name, since many cannot be sent to another process.
@@ -134,16 +149,20 @@ def make_tokenize(tokenizer: PreTrainedTokenizerFast, data_args: MlmArguments, c
         if not whole_words:
             return {"input_ids": tokenizer(rows[column], verbose=False)["input_ids"]}
         try:
-            return masking.tokenize_texts(rows[column], tokenizer, segmenter and masking.load_segmenter(segmenter))
+            return masking.tokenize_texts(
+                rows[column], tokenizer, template, segmenter and masking.load_segmenter(segmenter)
+            )
         except ValueError as error:
             raise DataError(f"--segmenter {segmenter}: {error}") from error
 
     return tokenize
 
 
-def lay_out(documents: dict[str, list], arrange: Callable, row_length: int) -> dict[str, list]:
+def lay_out(
+    documents: dict[str, list], arrange: Callable, row_length: int, template: masking.Template
+) -> dict[str, list]:
     """Rows of at most `row_length` tokens, and their lengths, from tokenized documents."""
-    columns = arrange(dict(documents), row_length)
+    columns = arrange(dict(documents), row_length, template)
     return {**columns, "length": [len(ids) for ids in columns["input_ids"]]}
 
 

@@ -24,12 +24,11 @@ from plainformer import PlainformerForTokenClassification
 from plainformer.recipes import metrics
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
 from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
-from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
-from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import Measure, launch, train_and_evaluate
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
+from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
 
 WORD_COLUMNS = ("tokens", "words", "text", "sentence")
 TAG_COLUMNS = ("tags", "ner_tags", "pos_tags", "upos", "labels")
@@ -55,19 +54,21 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     # 2. Data: read, checked as a whole
     data = read_splits(run)
     words, tags = find_columns(data, data_args)
-    data = drop_missing_labels(data, tags, lambda value: not as_labels(value), run)
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
-    names = label_names(data, data_args, tags, None if training_args.do_train else model_args.trained_labels())
+    known = None if training_args.do_train else list(model_args.trained_label_ids())
+    names = label_names(data, data_args, tags, known)
     each, of_entities = data_args.return_entity_level_metrics, metrics.are_entity_tags(names)
     choose_metric(data_args, training_args, metrics.tag_metric_names(names, each))
     run.say(f"{'entities' if of_entities else 'tags, each by itself'}: {', '.join(names[:20])}")
     data = cut(data, data_args, training_args.seed, same=[words])
+    data = set_measured_apart(data, tags, lambda value: not as_labels(value), run)
 
     # 4. Tokenizer and model
     tokenizer = load_tokenizer_for(run, lambda: map(" ".join, read_column(data["train"], words)))
-    check_tokenizer(tokenizer)
+    check_knows_words(tokenizer, "tagging words")
+    tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
     model = load_model(run, tokenizer, names)
 
     # 5. Token ids, labels, and where each word begins
@@ -84,10 +85,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     options = {"data_collator": collator, "preprocess_logits_for_metrics": best_tags}
     figures, label_ids = train_and_evaluate(run, model, tokenizer, inputs, measures, **options)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if label_ids is not None:
         write_predictions(run, data["test"][words], read_tags(model, label_ids, starts["test"]))
-    run.write("finished")
+    finish(run, "predictions.conll" if label_ids is not None else None)
     return figures
 
 
@@ -111,17 +112,13 @@ def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags
     check_rows(data, data_args, [words], are_no_words, problem)
     check_rows(data, data_args, [words], lambda value: not value, f"{words!r} has no words. Remove these rows.")
     problem = f"{tags!r} is empty. Label these rows or remove them."
-    check_rows(data, data_args, [tags], lambda value: not as_labels(value), problem)
+    check_rows(labelled_splits(data), data_args, [tags], lambda value: not as_labels(value), problem)
+
+    def do_not_fit(sentence: list[str], value: Any) -> bool:
+        return len(as_labels(value)) not in (0, len(sentence))
+
     problem = f"{tags!r} has not exactly one for each of {words!r}. Correct these rows or remove them."
-    check_rows(data, data_args, [words, tags], lambda sentence, value: len(as_labels(value)) != len(sentence), problem)
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise a RecipeError for a tokenizer that cannot say which word a piece is of. Padding goes to the right."""
-    if not tokenizer.is_fast:
-        problem = f"{type(tokenizer).__name__} cannot say which word a piece is of"
-        raise RecipeError(f"{problem}: give a fast tokenizer (tokenizer.json), or a vocab.txt, as --tokenizer_name.")
-    tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
+    check_rows(data, data_args, [words, tags], do_not_fit, problem)
 
 
 def make_tokenize(

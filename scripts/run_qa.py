@@ -28,10 +28,10 @@ from plainformer.recipes.arguments import DataArguments, flag
 from plainformer.recipes.columns import check_rows, find_column, labelled_splits
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
-from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
-from plainformer.recipes.splits import cut, drop_missing_labels, map_splits, read_splits
-from plainformer.recipes.training import Measure, launch, train_and_evaluate
+from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
+from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
 
 FOR_READING = ["row", "first", "offsets"]  # what `find_answers` needs of a window, and the model does not
 
@@ -72,13 +72,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     columns.check_texts(data, data_args, [question, context])
     check_ids(data, data_args)
     check_answers(data, data_args)
-    data = drop_missing_labels(data, answers, lambda value: not as_answers(value), run, some_may_be=with_negative)
 
     # 3. Tokenizer; the texts in the order and the number that is used
     tokenizer = load_tokenizer_for(run, lambda: chain(*map(data["train"].unique, (question, context))))
-    tokenizer.padding_side = "right"  # the labels are positions in a row that is not padded yet
+    check_tokenizer(tokenizer, with_negative)
     check_room(data, data_args, tokenizer)
     data = cut(data, data_args, training_args.seed, same=[context])
+    data = set_measured_apart(data, answers, lambda value: not as_answers(value), run, may_be_empty=with_negative)
 
     # 4. Model: two labels, for BERT's class too, which takes their number for the start and the end
     model = load_model(run, tokenizer, num_labels=2)
@@ -92,10 +92,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     measures = {split: make_measure(rows, windows[split], data_args) for split, rows in data.items()}
     metrics, logits = train_and_evaluate(run, model, tokenizer, inputs, measures)
 
-    # 7. Write the predictions
+    # 7. Write the predictions, and say where everything is
     if logits is not None:
         write_predictions(run, data["test"], find_answers(data["test"], windows["test"], logits, data_args))
-    run.write("finished")
+    finish(run, "predictions.json" if logits is not None else None)
     return metrics
 
 
@@ -125,7 +125,10 @@ def check_answers(data: DatasetDict, data_args: QuestionArguments) -> None:
     form = '{"text": [...], "answer_start": [...]}'
     problem = f"{column!r} is not {form}, texts and as many whole numbers. Write it so, in JSON or Parquet."
     check_rows(data, data_args, [column], lambda value: as_answers(value) is None, problem)
-    if not data_args.version_2_with_negative:
+    if data_args.version_2_with_negative:
+        problem = f"{column!r} is missing. Give empty lists where the text has no answer, or remove these rows."
+        check_rows(labelled_splits(data), data_args, [column], lambda value: value is None, problem)
+    else:
         remedy = "Remove these rows, or give --version_2_with_negative if the text does not answer the question."
         problem = f"{column!r} has no answer. {remedy}"
         check_rows(labelled_splits(data), data_args, [column], lambda value: not as_answers(value), problem)
@@ -169,6 +172,16 @@ def explain_start(text: str, answer: str, start: int) -> str:
     else:
         remedy = "the text does not have it anywhere: correct the answer, or remove the question"
     return f"{answer[:60]!r} should stand at {start}, where {found[:60]!r} stands; {remedy}."
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, with_negative: bool) -> None:
+    """Raise a RecipeError for a tokenizer that cannot say where a piece stands, or has no place for "no answer"."""
+    check_knows_words(tokenizer, "finding answers in texts")
+    tokenizer.padding_side = "right"  # the labels are positions in a row that is not padded yet
+    if with_negative and tokenizer("a", "a").sequence_ids(0)[0] is not None:
+        problem = f"{type(tokenizer).__name__} puts no special token such as [CLS] before the question"
+        remedy = "leave it out, or give another --tokenizer_name"
+        raise RecipeError(f"--version_2_with_negative marks no answer at the first token, and {problem}: {remedy}.")
 
 
 def check_room(data: DatasetDict, data_args: QuestionArguments, tokenizer: PreTrainedTokenizerBase) -> None:

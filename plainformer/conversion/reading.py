@@ -28,7 +28,7 @@ from transformers.utils import (
     logging,
 )
 
-from ..configuration_plainformer import PlainformerConfig
+from ..configuration_plainformer import PlainformerConfig, model_types
 from ..pretrained_plainformer import PlainformerPreTrainedModel
 from .family import Family
 
@@ -73,8 +73,8 @@ def read_checkpoint(
 
 def _check_model_class(model_class: Any) -> None:
     config_class = getattr(model_class, "config_class", None) if isinstance(model_class, type) else None
-    model_type = getattr(config_class, "model_type", None)
-    if model_type != PlainformerConfig.model_type or model_class is PlainformerPreTrainedModel:
+    is_ours = isinstance(config_class, type) and PlainformerConfig.model_type in model_types(config_class)
+    if not is_ours or model_class is PlainformerPreTrainedModel:
         raise TypeError(
             f"model_class={model_class!r} is not a Plainformer model class: give PlainformerModel, "
             "PlainformerForSequenceClassification, ..., or a subclass of one."

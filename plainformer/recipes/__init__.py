@@ -2,9 +2,10 @@
 
     arguments    the command line
     run_folder   the folder of a run: what it holds, whether the run is new or is continued
-    data_files   one reader for each file format
+    data_files   one reader for each file format (JSON's is in json_files, the lines of a text in lines)
     splits       files or a dataset of the Hub -> train, validation and test
     columns      finding and checking columns; labels
+    label_lists  several labels a row: names, ids, or a 0 or 1 for each label
     models       tokenizer and model
     masking      rows and masks for masked-LM training
     training     train, evaluate, predict

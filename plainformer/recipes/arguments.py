@@ -39,8 +39,10 @@ class ModelArguments:
     tokenizer_name: str | None = flag("A tokenizer (folder or Hub id) or a vocab.txt, instead of the model's.")
     vocab_size: int = flag("Without tokenizer and model: the size of a vocabulary trained on the texts.", 30522)
     cased: bool = flag("A vocab.txt or a trained vocabulary keeps upper case.", False)
+    split_digits: bool = flag("In a trained vocabulary each digit is a token of its own.", False)
     # None is "not chosen"; of `bool | None` the parser would make a flag that needs a value.
     position_embedding_type: str | None = flag(f"{KINDS_HELP}.", choices=POSITION_KINDS.keys())
+    strip_accents: bool = flag("A vocab.txt or a trained vocabulary drops accents; not given: if it is not --cased.")
     pre_norm: bool = flag("LayerNorm before each sub-layer.")
     embedding_norm: bool = flag("LayerNorm on the summed embeddings.")
     scale_embedding: bool = flag("Token embeddings times sqrt(hidden_size).")
@@ -72,13 +74,20 @@ class ModelArguments:
             source = f"--model_name_or_path {self.model_name_or_path}"
             raise RecipeError(f"{source} has no config.json to read: {error}") from error
 
-    def trained_labels(self) -> list[str]:
-        """The class names of --model_name_or_path, in the order of their ids, for a run that does not train."""
-        label2id = self.checkpoint_config().get("label2id")
-        if not label2id:
-            problem = f"--model_name_or_path {self.model_name_or_path} was never trained for classes"
-            raise RecipeError(f"{problem} (its config names none): train it first, with --train_file.")
-        return sorted(label2id, key=label2id.get)
+    def trained_label_ids(self) -> dict[str, int]:
+        """The class names of --model_name_or_path with their ids, in the order of these; LABEL_0, ... for no names.
+
+        The ids may stand in its config as text, and the names in one of the two maps alone.
+        """
+        config = self.checkpoint_config()
+        label2id, id2label = config.get("label2id"), config.get("id2label")
+        names = label2id or {name: number for number, name in (id2label or {}).items()}
+        names = names or {f"LABEL_{number}": number for number in range(config.get("num_labels") or 2)}
+        try:
+            return dict(sorted(((str(name), int(number)) for name, number in names.items()), key=lambda pair: pair[1]))
+        except (TypeError, ValueError) as error:
+            problem = f"the config of --model_name_or_path {self.model_name_or_path} numbers its labels as {names}"
+            raise RecipeError(f"{problem}: {error}. Give each of them a whole number, from 0.") from error
 
 
 @dataclass
@@ -91,6 +100,8 @@ class DataArguments:
     validation_file: str | None = flag("Data to evaluate on, in any of these formats.")
     test_file: str | None = flag("Data to predict on; labels are not needed.")
     file_format: str | None = flag(f"How to read the files whatever their names are: {', '.join(FORMATS)}.")
+    delimiter: str | None = flag("What is between the fields of .csv (a comma) or .tsv (tab): a character, or tab.")
+    quoting: str | None = flag("Quotes around a field of .csv or .tsv: no part of it (double), or text (literal).")
     validation_split_percentage: int | None = flag("Without validation data: cut off so much of the training data.")
     max_train_samples: int | None = flag("For a try-out: train on so many rows, drawn at random with --seed.")
     max_eval_samples: int | None = flag("The same for evaluation.")
@@ -105,6 +116,11 @@ class DataArguments:
     def file_of(self, split: str) -> str | None:
         """The file that a split is read from, if any."""
         return getattr(self, f"{split}_file")
+
+    def reading_options(self) -> dict[str, str | None]:
+        """How CSV and TSV files are read."""
+        delimiter = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
+        return {"delimiter": delimiter, "quoting": self.quoting}
 
 
 Arguments = tuple[ModelArguments, DataArguments, TrainingArguments]

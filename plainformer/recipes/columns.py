@@ -19,7 +19,7 @@ def where(data_args: DataArguments, split: str, row: int) -> str:
     kind = file_format(path, data_args.file_format) if path else "parquet"  # of the Hub, whose data sets have no lines
     if kind == "parquet":
         return f"{source_of(data_args, split)}, row {row + 1}"
-    place, _ = next(islice(read_rows(kind, path), row, None))
+    place, _ = next(islice(read_rows(kind, path, **data_args.reading_options()), row, None))
     return f"{path}, {place}"
 
 
@@ -121,10 +121,10 @@ def label_names(data: DatasetDict, data_args: DataArguments, column: str, known:
     if known is None:
         found = {name for label in read_column(data["train"], column) for name in as_labels(label)}
         names, whose = sorted(found, key=_label_order), "the training data"
+        if len(names) < 2:
+            problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}: there is nothing"
+            raise DataError(f"{problem} to tell apart. Is it the right column, and the file complete?")
     classes = set(names)
-    if len(names) < 2:
-        problem = f"{source_of(data_args, 'train')} has only the labels {names} in {column!r}"
-        raise DataError(f"{problem}: there is nothing to tell apart. Is it the right column, and the file complete?")
 
     def unknown(label: Any) -> list[str]:
         return [name for name in as_labels(label) if name not in classes]

@@ -1,17 +1,23 @@
 """One reader for each file format, and what is wrong with a file as a DataError that names the line and the remedy.
 
-A reader is a generator of `(place, row)`: where the row starts, counted from 1, as "line 7" or "record 7" (of a JSON
-array), and the row as a dictionary. It stops at the first line that is not right.
+A reader is a generator of `(place, row)`: where the row starts, counted from 1, as "line 7", "record 7" (of a JSON
+array) or "row 7" (of Parquet), and the row as a dictionary. It stops at the first line that is not right. It opens the
+file itself: a library that takes paths for patterns would read another file in the place of `train[12].jsonl`.
 """
 
 import csv
-import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from .errors import DataError
+from .json_files import find_types, fit, read_json
+from .lines import Row, Rows, filled_lines, numbered_lines
 
 EXTENSIONS = {
     **{".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".txt": "text", ".text": "text"},
@@ -19,10 +25,14 @@ EXTENSIONS = {
 }
 FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+DELIMITER_NAMES = {"\t": "tab"}  # how a delimiter is written on the command line
+QUOTINGS = ("double", "literal")
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
+MOST_VALUES = 1000  # of a column that are remembered; labels are fewer
+QUOTING_REMEDY = "Give --quoting literal if quotes are text, or --quoting double if a field in quotes may be so."
+COMPRESSED = re.compile(rb"\x1f\x8b|PK\x03\x04|BZh\d1AY&SY|\xfd7zXZ|\x28\xb5\x2f\xfd")  # gzip, zip, bzip2, xz, zstd
 
-Row = dict[str, Any]
-Rows = Iterator[tuple[str, Row]]
+Note = Callable[[str], None]  # takes what the user should know about a file that is right
 
 
 def file_format(path: str, given: str | None = None) -> str:
@@ -34,46 +44,173 @@ def file_format(path: str, given: str | None = None) -> str:
     return given or EXTENSIONS[extension]
 
 
-def read_rows(kind: str, path: str) -> Rows:
-    """The rows of a file that is not Parquet."""
+def read_rows(
+    kind: str, path: str, delimiter: str | None = None, quoting: str | None = None, note: Note = lambda text: None
+) -> Rows:
+    """The rows of a file. `delimiter` and `quoting` are for CSV and TSV, as in `read_csv`."""
     if kind in DELIMITERS:
-        return read_csv(path, DELIMITERS[kind])
-    return {"json": read_json, "text": read_text, "conll": read_conll}[kind](path)
+        return read_csv(path, DELIMITERS[kind], delimiter, quoting, note)
+    return {"json": read_json, "text": read_text, "conll": read_conll, "parquet": read_parquet}[kind](path)
 
 
-def read_csv(path: str, delimiter: str) -> Rows:
-    """A CSV or TSV file with a header. A quoted field may span lines."""
+def find_schema(kind: str, path: str, note: Note, **options: str | None) -> pa.Schema | None:
+    """The columns of a whole file and their types, or None if it has no rows; what is wrong with it is a DataError.
+
+    JSON and Parquet have types of their own. A CSV file says nothing about types. Guessed ones depend on the rest of
+    the column: a review "1984" would be a number, and the label "NA" a missing value. So all else is text.
+    """
+    if kind == "parquet":
+        return parquet_schema(path)
+    rows = read_rows(kind, path, note=note, **options)
+    if kind == "json":
+        return find_types(path, rows)
+    first = None
+    for _, row in rows:
+        first = first or row
+    types = {True: pa.list_(pa.string()), False: pa.string()}
+    return pa.schema([(name, types[isinstance(value, list)]) for name, value in first.items()]) if first else None
+
+
+def typed_rows(kind: str, path: str, schema: pa.Schema, **options: str | None) -> Iterator[Row]:
+    """The rows of a file with the columns, and the types, of a schema."""
+    row_type = pa.struct(list(schema))
+    for _, row in read_rows(kind, path, **options):
+        yield fit(row, row_type) if kind == "json" else row
+
+
+def read_csv(
+    path: str, usual: str, delimiter: str | None = None, quoting: str | None = None, note: Note = lambda text: None
+) -> Rows:
+    """A CSV or TSV file with a header and `delimiter`s (None: the `usual` one). Columns without a name are left out.
+
+    With the quoting "double" a field may stand in double quotes, and then span lines. With "literal", quotes are
+    characters like any other. None is "double"; but a field that holds what looks like rows is a DataError, and between
+    tabs, where quoting is rare, any field that spans lines. `note` gets a line about what is left out or spans lines.
+    """
+    header, kept = None, []
+    for line, cells in _split_lines(path, usual, delimiter, quoting, note):
+        if header is None:
+            header = cells
+            _check_delimiter(path, header, usual, delimiter)
+            kept = _named_columns(path, header, note)
+        elif len(cells) not in (0, len(header)):
+            fields = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)}"
+            remedy = "Fill in what is missing; an empty field needs its delimiter too."
+            if len(cells) > len(header):
+                remedy = "Put a field that holds the delimiter in double quotes."
+            if len(cells) == len(header) + 1:
+                remedy += " If each row begins with its number, the header must begin with a delimiter."
+            raise DataError(f"{path}, line {line}: {fields} ({', '.join(header)}). {remedy}")
+        elif cells:
+            yield f"line {line}", {header[index]: cells[index] for index in kept}
+
+
+def _split_lines(
+    path: str, usual: str, delimiter: str | None, quoting: str | None, note: Note
+) -> Iterator[tuple[int, list[str]]]:
+    """The line where each row starts, and its cells."""
+    delimiter = delimiter or usual
+    if quoting == "literal":
+        for line, text in numbered_lines(path):
+            text = text.rstrip("\r\n")
+            yield line, text.split(delimiter) if text else []
+        return
     csv.field_size_limit(MAX_FIELD)
-    reader = csv.reader((text for _, text in numbered_lines(path)), delimiter=delimiter, strict=True)
-    header, line = None, 1
+    lines: list[str] = []  # of the row that is read
+    reader = csv.reader(_kept(path, lines), delimiter=delimiter, strict=True)
+    line, fields = 1, QuotedLines(path, delimiter, note)
     try:
         for cells in reader:
-            if header is None:
-                header = _check_header(path, cells)
-            elif len(cells) not in (0, len(header)):
-                fields = f"{len(cells)} field{'s' * (len(cells) > 1)}, but the header has {len(header)}"
-                remedy = "Fill in what is missing; an empty field needs its delimiter too."
-                if len(cells) > len(header):
-                    remedy = "Put a field that holds the delimiter in double quotes."
-                raise DataError(f"{path}, line {line}: {fields} ({', '.join(header)}). {remedy}")
-            elif cells:
-                yield f"line {line}", dict(zip(header, cells, strict=True))
+            if quoting is None and delimiter == "\t" and len(lines) > 1:
+                problem = f"a field begins with a double quote, and the next one is on line {reader.line_num}"
+                raise DataError(f"{path}, line {line}: {problem}. {QUOTING_REMEDY}")
+            fields.add(line, lines, cells)
+            yield line, cells
+            lines.clear()
             line = reader.line_num + 1
     except csv.Error as error:
-        remedy = "Put a field that holds a quote in double quotes, and write the quote twice."
-        raise DataError(f"{path}, line {line}: {error}. {remedy}") from error
+        problem = "a carriage return is in a field without quotes" if "new-line" in str(error) else str(error)
+        remedy = "Put a field that holds a quote or a line break in double quotes, and write a quote in it twice; "
+        remedy += "or give --quoting literal if quotes are text like any other."
+        raise DataError(f"{path}, line {line}: {problem}. {remedy}") from error
+    fields.report(may_hold_rows=quoting is not None)
 
 
-def _check_header(path: str, header: list[str]) -> list[str]:
-    if not header or "" in header or len(set(header)) < len(header):
+def _kept(path: str, lines: list[str]) -> Iterator[str]:
+    """The lines of a file, each also added to `lines`."""
+    for _, text in numbered_lines(path):
+        lines.append(text)
+        yield text
+
+
+class QuotedLines:
+    """Watches the fields in quotes that span lines: a lone quote may have swallowed whole rows up to the next one.
+
+    Such rows are known by this: each line has as many cells as any row, and in one column they have nothing but values
+    that rows on one line have there too, as labels are.
+    """
+
+    def __init__(self, path: str, delimiter: str, note: Note):
+        self.path, self.delimiter, self.note = path, delimiter, note
+        self.values: dict[int, set[str]] = {}  # by column, of rows on one line
+        self.spans: list[tuple[int, int]] = []  # the first line, and how many follow
+        self.suspects: list[tuple[int, list[list[str]]]] = []  # the first line, and the cells of each line
+
+    def add(self, line: int, lines: list[str], cells: list[str]) -> None:
+        """One more row: where it starts, its lines as they are in the file, and its cells."""
+        if len(lines) == 1:
+            for index, cell in enumerate(cells):
+                values = self.values.setdefault(index, set())
+                if cell.strip() and len(values) < MOST_VALUES:
+                    values.add(cell)
+            return
+        self.spans.append((line, len(lines) - 1))
+        parts = [text.rstrip("\r\n").split(self.delimiter) for text in lines]
+        if all(len(part) == len(cells) for part in parts):
+            self.suspects.append((line, parts))
+
+    def report(self, may_hold_rows: bool) -> None:
+        """Say how many rows span lines; a DataError for the first that holds rows, unless these may."""
+        for line, parts in self.suspects:
+            columns = map(set, zip(*parts, strict=True))
+            is_known = any(cells <= self.values.get(index, set()) for index, cells in enumerate(columns))
+            if is_known and not may_hold_rows:
+                problem = f"the quotes that begin here hold {len(parts)} lines which look like rows of their own"
+                raise DataError(f"{self.path}, line {line}: {problem}. {QUOTING_REMEDY}")
+        if self.spans:
+            line, more = max(self.spans, key=lambda span: span[1])
+            count = f"{len(self.spans)} row{'s' * (len(self.spans) > 1)} with line breaks in quotes"
+            lines = f"the longest from line {line} to line {line + more}"
+            self.note(f"{self.path}: {count}, {lines} (give --quoting literal if quotes are text)")
+
+
+def _check_delimiter(path: str, header: list[str], usual: str, given: str | None) -> None:
+    """Raise a DataError where another delimiter than the usual one parts the header into more names."""
+    if given is not None:
+        return
+    text = usual.join(header)
+    other = max(",;\t|", key=text.count)
+    if text.count(other) > text.count(usual):
+        flags = [f"--delimiter {DELIMITER_NAMES.get(delimiter, repr(delimiter))}" for delimiter in (other, usual)]
+        remedy = f"Give {flags[0]}; or {flags[1]}, if the names are right so."
+        problem = f"the header {text[:80]!r} seems to have {other!r} between its names, not {usual!r}"
+        raise DataError(f"{path}, line 1: {problem}. {remedy}")
+
+
+def _named_columns(path: str, header: list[str], note: Note) -> list[int]:
+    """The indices of the columns that have a name; pandas and R write row numbers into a column without."""
+    kept = [index for index, name in enumerate(header) if name.strip()]
+    if not kept or len({header[index] for index in kept}) < len(kept):
         names = ", ".join(map(repr, header)) or "is blank: it"
         raise DataError(f"{path}, line 1: the header {names} must name every column, and each once.")
-    return header
+    if unnamed := [str(index + 1) for index in range(len(header)) if index not in kept]:
+        note(f"{path}: left out, since the header gives no name to it: column {', '.join(unnamed)} of {len(header)}")
+    return kept
 
 
 def read_text(path: str) -> Rows:
     """`{"text": ...}` for every line that is not blank."""
-    for line, text in _filled_lines(path):
+    for line, text in filled_lines(path):
         yield f"line {line}", {"text": text.strip()}
 
 
@@ -119,89 +256,39 @@ def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
 
     `# O` is then a token where there are others of two columns with the tag O, and `# newdoc` a comment.
     """
-    lines = (text.split() for _, text in _filled_lines(path) if not text.startswith("# ") and "\t" not in text)
+    lines = (text.split() for _, text in filled_lines(path) if not text.startswith("# ") and "\t" not in text)
     return {(len(columns), columns[-1]) for columns in lines}
 
 
-def is_json_lines(path: str) -> bool:
-    """Whether there is one object a line; or else the whole file is one array or one object."""
-    _, first = next(_filled_lines(path), (0, ""))
+def parquet_schema(path: str) -> pa.Schema | None:
+    """The columns of a Parquet file with their types, or None if it has no rows. Categories are what they stand for."""
+    with _explained(path), open(path, "rb") as file:
+        content = parquet.ParquetFile(file)
+        schema, count = content.schema_arrow, content.metadata.num_rows
+    twice = [name for name in schema.names if schema.names.count(name) > 1]
+    if twice:
+        raise DataError(f"{path} has two columns {twice[0]!r}. Name each column once.")
+    for index, field in enumerate(schema):
+        if pa.types.is_dictionary(field.type):
+            schema = schema.set(index, field.with_type(field.type.value_type))
+    return schema if count else None
+
+
+def read_parquet(path: str) -> Rows:
+    """The rows of a Parquet file."""
+    number = 0
+    with _explained(path), open(path, "rb") as file:
+        for batch in parquet.ParquetFile(file).iter_batches(batch_size=1000):
+            for row in batch.to_pylist():
+                number += 1
+                yield f"row {number}", row
+
+
+@contextmanager
+def _explained(path: str) -> Iterator[None]:
     try:
-        value = json.loads(first)
-    except json.JSONDecodeError as error:  # at its end: the object, or the array, goes on in the next line
-        return error.pos < len(first.rstrip())
-    return isinstance(value, dict) and not isinstance(value.get("data"), list)
-
-
-def read_json(path: str) -> Rows:
-    """JSON lines; or an array of objects, or an object that holds one as `data`.
-
-    What SQuAD nests as `data`, `paragraphs`, `qas` comes as flat rows: `id`, `title`, `context`, `question`, `answers`.
-    """
-    if is_lines := is_json_lines(path):
-        records = ((f"line {line}", _parse(path, text, line)) for line, text in _filled_lines(path))
-    else:
-        content = _parse(path, "".join(text for _, text in numbered_lines(path)))
-        content = content.get("data") if isinstance(content, dict) else content
-        if not isinstance(content, list):
-            raise DataError(f"{path} holds no array of objects, and no object with one as 'data': rewrite it so.")
-        records = ((f"record {number}", record) for number, record in enumerate(content, start=1))
-    for place, record in records:
-        if not isinstance(record, dict):
-            raise DataError(f"{path}, {place}: {str(record)[:40]!r} is no JSON object: write {{...}}.")
-        is_nested = not is_lines and "paragraphs" in record
-        for row in _flatten_squad(f"{path}, {place}", record) if is_nested else [record]:
-            yield place, row
-
-
-def _parse(path: str, text: str, line: int = 1) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"{path}, line {line + error.lineno - 1}, column {error.colno}"
-        raise DataError(f"{where}: not JSON ({error.msg}). Correct the line.") from error
-
-
-def check_json_lines(path: str) -> None:
-    """Raise a DataError for the first line that is no JSON object, or in which a value changes its type."""
-    types: dict[str, tuple[type, str]] = {}
-    for line, row in read_json(path):
-        for name, value in row.items():
-            kind = float if isinstance(value, int) and not isinstance(value, bool) else type(value)
-            seen, first = types.setdefault(name, (kind, line)) if value is not None else (kind, line)
-            if seen is not kind:
-                problem = f"{name!r} is {value!r}, of type {kind.__name__}"
-                remedy = f"but on {first} it is of type {seen.__name__}. Give it one type throughout."
-                raise DataError(f"{path}, {line}: {problem}, {remedy}")
-
-
-def _flatten_squad(where: str, article: Row) -> Iterator[Row]:
-    for paragraph in article["paragraphs"]:
-        for question in paragraph.get("qas", []):
-            try:
-                answers = question.get("answers", [])
-                yield {
-                    "id": str(question["id"]),
-                    "title": article.get("title", ""),
-                    "context": paragraph["context"],
-                    "question": question["question"],
-                    "answers": {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
-                }
-            except (KeyError, TypeError, AttributeError) as error:
-                needs = "A question needs id, question, answers (each with text and answer_start) and a context."
-                raise DataError(f"{where}, question {str(question)[:60]}: {error} is missing. {needs}") from error
-
-
-def numbered_lines(path: str) -> Iterator[tuple[int, str]]:
-    """`(line, text with its line end)`. A byte order mark is left out; another encoding than UTF-8 is a DataError."""
-    with open(path, "rb") as file:
-        for line, data in enumerate(file, start=1):
-            try:
-                yield line, data.decode("utf-8-sig" if line == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                problem = f"{data[error.start : error.end]!r} is not UTF-8. Save the file as UTF-8."
-                raise DataError(f"{path}, line {line}, byte {error.start + 1}: {problem}") from error
-
-
-def _filled_lines(path: str) -> Iterator[tuple[int, str]]:
-    return ((line, text) for line, text in numbered_lines(path) if text.strip())
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path} is not a readable Parquet file: {' '.join(str(error).split()).rstrip('.')}. Write it again."
+        ) from error

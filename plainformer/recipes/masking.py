@@ -1,5 +1,6 @@
 """What masked-LM training needs between texts and batches, in the order data flows:
 
+    Template         the special tokens that the tokenizer puts around a text
     tokenize_texts   texts -> token ids, and to which word of its text each token belongs
     pack             tokenized texts -> full rows in which no text sees another (`cut_apart`: a row for each)
     number_rows      gives each row its number
@@ -15,7 +16,7 @@ L tokens of a row, N tokens that may be masked, W words.
 import importlib
 import re
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from multiprocessing.sharedctypes import RawValue
@@ -25,7 +26,7 @@ import torch
 from datasets import Dataset
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast, TrainerCallback
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, TrainerCallback
 
 from .errors import RecipeError
 from .metrics import IGNORE_INDEX, UNSPACED
@@ -53,8 +54,47 @@ def load_segmenter(name: str) -> Segmenter:
     return segment
 
 
-def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment: Segmenter | None = None) -> Columns:
-    """Token ids of each text with [CLS] and [SEP], and the word each token belongs to. Nothing is cut off.
+@dataclass(frozen=True)
+class Template:
+    """The special tokens before and after a text, such as [CLS] and [SEP]: their ids."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> "Template":
+        """Those of a tokenizer, whatever its template is; a RecipeError where they cannot be told from a text.
+
+        They are seen in an encoded text: `build_inputs_with_special_tokens`, which would say it, is gone from fast
+        tokenizers in transformers 5.
+        """
+        ids, bare = (tokenizer("a", add_special_tokens=special)["input_ids"] for special in (True, False))
+        before = next((at for at in range(len(ids)) if bare and ids[at : at + len(bare)] == bare), None)
+        if before is None or len(ids) - len(bare) != tokenizer.num_special_tokens_to_add():
+            tokens = f"{tokenizer.convert_ids_to_tokens(ids)} with special tokens, {bare} without"
+            problem = f"{type(tokenizer).__name__} does not put its special tokens around a text ('a' is {tokens})"
+            raise RecipeError(f"{problem}: give another --tokenizer_name.")
+        return cls(tuple(ids[:before]), tuple(ids[before + len(bare) :]))
+
+    def __len__(self) -> int:
+        return len(self.before) + len(self.after)
+
+    def inside(self, values: list) -> list:
+        """The values of the tokens of the text, from those of all tokens."""
+        return values[len(self.before) : len(values) - len(self.after)]
+
+    def pieces(self, values: list[int], length: int) -> Iterator[list[int]]:
+        """Pieces of at most `length` tokens, each of which has the special tokens of the whole; none of no text."""
+        inside = self.inside(values)
+        before, after = values[: len(self.before)], values[len(values) - len(self.after) :]
+        for start in range(0, len(inside), length - len(self)):
+            yield [*before, *inside[start : start + length - len(self)], *after]
+
+
+def tokenize_texts(
+    texts: list[str], tokenizer: PreTrainedTokenizerFast, template: Template, segment: Segmenter | None = None
+) -> Columns:
+    """Token ids of each text with its special tokens, and the word each token belongs to. Nothing is cut off.
 
     `word_ids` rise from 0 along a text. Without a segmenter, a word is what spaces and punctuation leave, with all its
     `##` pieces, and each Chinese character is a word: only a segmenter knows where Chinese words end.
@@ -63,15 +103,16 @@ def tokenize_texts(texts: list[str], tokenizer: PreTrainedTokenizerFast, segment
     encoded = tokenizer(texts, return_offsets_mapping=True, verbose=False)
     word_ids = []
     for text, spans, encoding in zip(texts, encoded["offset_mapping"], encoded.encodings, strict=True):
-        spans = spans[1:-1]  # without [CLS] and [SEP]
+        spans = template.inside(spans)
         if segment:
             owner = words_of_characters(text, segment)
             words = [owner[start] for start, _ in spans]
         else:  # around characters of such scripts the tokenizer splits or not, so that each token is a word there
-            tokens = enumerate(zip(spans, encoding.word_ids[1:-1], strict=True))
+            tokens = enumerate(zip(spans, template.inside(encoding.word_ids), strict=True))
             words = [("token", index) if IS_UNSPACED.search(text, *span) else word for index, (span, word) in tokens]
         begins = [word != before for before, word in pairwise([None, *words])]
-        word_ids.append([NO_WORD, *(number - 1 for number in accumulate(begins)), NO_WORD])
+        numbers = [number - 1 for number in accumulate(begins)]
+        word_ids.append([*[NO_WORD] * len(template.before), *numbers, *[NO_WORD] * len(template.after)])
     return {"input_ids": encoded["input_ids"], "word_ids": word_ids}
 
 
@@ -89,34 +130,33 @@ def words_of_characters(text: str, segment: Segmenter) -> list[int]:
     return owner
 
 
-def check_row_length(row_length: int) -> None:
+def check_row_length(row_length: int, template: Template) -> None:
     """A row needs room for a token of its own."""
-    if row_length < 3:
-        raise RecipeError(f"--max_seq_length {row_length}: a row needs room for [CLS], a token and [SEP]: 3 or more.")
+    if row_length <= len(template):
+        room = f"a row needs room for {len(template)} special tokens and one of the text: {len(template) + 1} or more."
+        raise RecipeError(f"--max_seq_length {row_length}: {room}")
 
 
-def cut_apart(documents: Columns, row_length: int) -> Columns:
+def cut_apart(documents: Columns, row_length: int, template: Template) -> Columns:
     """Rows of their own for each document, from the columns of `tokenize_texts`; not padded.
 
-    A document longer than a row is cut into pieces that have its first and its last token, [CLS] and [SEP], each. One
-    without any other token is left out.
+    A document longer than a row is cut into pieces that have its special tokens each. One without any other token is
+    left out.
     """
-    check_row_length(row_length)
-    pieces: Columns = {name: [] for name in documents}
-    for name, values in documents.items():
-        for first, *inside, last in values:
-            for start in range(0, len(inside), row_length - 2):
-                pieces[name].append([first, *inside[start : start + row_length - 2], last])
-    return pieces
+    check_row_length(row_length, template)
+    return {
+        name: [piece for document in values for piece in template.pieces(document, row_length)]
+        for name, values in documents.items()
+    }
 
 
-def pack(documents: Columns, row_length: int) -> Columns:
+def pack(documents: Columns, row_length: int, template: Template) -> Columns:
     """The pieces of `cut_apart` side by side in rows of at most `row_length` tokens, as full as they get.
 
     Positions (`position_ids`) start at 0 for each piece: that is how Plainformer tells the documents of a row apart, so
     that none attends to another. Rows come in the order of their first pieces, and the same documents give the same.
     """
-    pieces = cut_apart(documents, row_length)
+    pieces = cut_apart(documents, row_length, template)
     pieces["position_ids"] = [list(range(len(ids))) for ids in pieces["input_ids"]]
     rows: Columns = {name: [] for name in pieces}
     for chosen in fill_rows(list(map(len, pieces["input_ids"])), row_length):
@@ -187,12 +227,14 @@ def check_probability(mlm_probability: float) -> None:
 class MaskingCollator:
     """Rows -> a batch for a masked LM: input_ids, attention_mask, position_ids and labels, padded on the right.
 
+    Where the tokenizer has no special tokens, packed rows also have `seq_idx`, the number of each token's document.
+
     A row has `input_ids`, `row` and, as far as they matter, `position_ids` (of `pack`), `word_ids` (whole words are
     masked) and `epoch` (instead of the clock's: see `number_rows`). `Trainer` drops the columns that the model
     does not take, so that it needs `remove_unused_columns=False`; and the clock among its callbacks.
     """
 
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: PreTrainedTokenizerBase
     mlm_probability: float = 0.15  # the fraction of tokens to predict, in expectation
     seed: int = 0  # another seed, other masks
     clock: EpochClock | None = None  # where the epoch is read; None: it is always 0
@@ -202,17 +244,23 @@ class MaskingCollator:
         self.mask_id, self.pad_id = self.tokenizer.mask_token_id, self.tokenizer.pad_token_id
         if self.mask_id is None or self.pad_id is None:
             raise RecipeError("the tokenizer lacks [MASK] or [PAD]: give one like BERT's (plainformer.train_tokenizer)")
-        self.special_ids = np.array(sorted(self.tokenizer.all_special_ids))
+        template = Template.of(self.tokenizer)
+        self.special_ids = np.array(sorted({*self.tokenizer.all_special_ids, *template.before, *template.after}))
+        self.has_special = len(template) > 0
         self.ordinary_ids = np.setdiff1d(np.arange(len(self.tokenizer)), self.special_ids)
 
     def __call__(self, rows: list[dict[str, list[int] | int]]) -> dict[str, Tensor]:
         masked, labels = zip(*map(self.mask, rows), strict=True)
-        return {
+        batch = {
             "input_ids": pad(masked, self.pad_id),
             "attention_mask": pad(map(np.ones_like, masked), 0),
             "position_ids": pad((row.get("position_ids", range(len(row["input_ids"]))) for row in rows), 0),
             "labels": pad(labels, IGNORE_INDEX),
         }
+        if not self.has_special and "position_ids" in rows[0]:
+            # Documents of one token have position 0 each, and a row of nothing else would read as a single text.
+            batch["seq_idx"] = (batch["position_ids"] == 0).cumsum(dim=1)
+        return batch
 
     def mask(self, row: dict[str, list[int] | int]) -> tuple[np.ndarray, np.ndarray]:
         """The ids of a row with its masks, and its labels, [L] each."""

@@ -1,6 +1,7 @@
 """Tokenizer and model: from a Plainformer or BERT checkpoint, or new ones."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..conversion import BERT_CLASSES, from_bert
 from ..positions_plainformer import POSITION_KINDS
-from ..tokenization_plainformer import load_tokenizer, train_tokenizer
+from ..tokenization_plainformer import describe_lost_marks, load_tokenizer, train_tokenizer
 from .arguments import ARCHITECTURE, ModelArguments
 from .errors import RecipeError
 from .run_folder import Run, head_of
@@ -23,18 +24,49 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> Pre
     model_args = run.model_args
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     length = model_args.max_position_embeddings or 512
-    options = {"do_lower_case": not model_args.cased, "model_max_length": length}
+    options = {"do_lower_case": not model_args.cased, "strip_accents": model_args.strip_accents}
+    options["model_max_length"] = length
     try:
-        if source is None:
-            return train_tokenizer(read_texts(), model_args.vocab_size, show_progress=run.is_main, **options)
+        if source is None:  # which looks for lost marks itself
+            options |= {"split_digits": model_args.split_digits, "show_progress": run.is_main}
+            return train_tokenizer(read_texts(), model_args.vocab_size, **options)
         if os.path.isfile(source):
-            return load_tokenizer(source, **options)
-        # A BERT tokenizer needs no code of a checkpoint, and False keeps transformers from asking.
-        is_of_model = source == model_args.model_name_or_path
-        hub = model_args.hub_options() if is_of_model else {"token": model_args.token}
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
+            tokenizer = load_tokenizer(source, **options)
+        else:
+            # A BERT tokenizer needs no code of a checkpoint, and False keeps transformers from asking.
+            is_of_model = source == model_args.model_name_or_path
+            hub = model_args.hub_options() if is_of_model else {"token": model_args.token}
+            tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
+    if run.training_args.do_train and run.is_main:
+        _report_lost_marks(run, tokenizer, source, read_texts)
+    return tokenizer
+
+
+def _report_lost_marks(
+    run: Run, tokenizer: PreTrainedTokenizerBase, source: str, read_texts: Callable[[], Iterable[str]]
+) -> None:
+    """One line where a tokenizer that was not made for these texts drops many of their accents and vowel signs."""
+    normalizer = tokenizer.backend_tokenizer.normalizer if tokenizer.is_fast else None
+    if normalizer is None or normalizer.normalize_str("é") == "é":  # it keeps marks: the texts need not be read
+        return
+    characters: Counter[str] = Counter()
+    for text in read_texts():
+        characters.update(text)
+    if lost := describe_lost_marks(normalizer.normalize_str, characters):
+        remedy = "choose a cased checkpoint, or one whose tokenizer has strip_accents=False"
+        if os.path.isfile(source):
+            remedy = "give --strip_accents false or --cased, if the vocabulary was made so"
+        run.say(f"{lost} To keep them, {remedy}.")
+
+
+def check_knows_words(tokenizer: PreTrainedTokenizerBase, task: str) -> None:
+    """Raise a RecipeError for a tokenizer written in Python, which cannot say where its pieces stand in a text."""
+    if not tokenizer.is_fast:
+        problem = f"{type(tokenizer).__name__} is written in Python and cannot say which word a piece is of, nor where"
+        remedy = "give a fast tokenizer (a folder with tokenizer.json), or a vocab.txt, as --tokenizer_name"
+        raise RecipeError(f"{task} needs to know the words: {problem} it stands: {remedy}.")
 
 
 def load_model(
@@ -68,13 +100,14 @@ def load_model(
 def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict[str, Any]) -> PreTrainedModel:
     source, hub = model_args.model_name_or_path, model_args.hub_options()
     old = model_args.checkpoint_config()
-    kind, is_baseline, old_labels = old.get("model_type"), model_args.bert_baseline, old.get("label2id") or {}
+    kind, is_baseline = old.get("model_type"), model_args.bert_baseline
     if kind not in ("plainformer", "bert"):
         remedy = "give a plainformer or bert checkpoint."
         raise RecipeError(f"--model_name_or_path {source} is of model_type {kind!r}: {remedy}")
     if is_baseline and kind != "bert":
         raise RecipeError(f"--bert_baseline starts from a BERT checkpoint, and {source} is a {kind}.")
     has_head = head_of(old.get("architectures")) == head_of([model_class.__name__])
+    old_labels = model_args.trained_label_ids() if has_head else {}
     keeps_head = "label2id" in fields and has_head and set(old_labels) == set(fields["label2id"])
     if keeps_head:  # with the numbers that it was trained with
         fields |= {"label2id": old_labels, "id2label": {i: name for name, i in old_labels.items()}}
@@ -86,7 +119,7 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict
         # Weights of a classifier mean nothing for other labels, not even where their number is the same.
         model.classifier.load_state_dict(type(model)(model.config).classifier.state_dict())
         if has_head:
-            print(f"the labels are not those of {source} ({', '.join(old_labels) or 'unnamed'}): new classifier")
+            print(f"the labels are not those of {source} ({', '.join(old_labels)}): new classifier")
     return model
 
 

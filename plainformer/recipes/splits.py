@@ -7,6 +7,7 @@ can be traced to its line), and then `cut`, which cuts off a validation set and 
 import hashlib
 import os
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value
 
 from .arguments import DataArguments, check_at_least
 from .columns import did_you_mean, read_column, source_of
-from .data_files import FORMATS, check_json_lines, file_format, is_json_lines, read_rows
+from .data_files import COMPRESSED, DELIMITERS, FORMATS, QUOTINGS, file_format, find_schema, typed_rows
 from .errors import DataError
 from .run_folder import Run
+from .training import MEASURED
 
 SPLITS = ("train", "validation", "test")
-READERS = 2  # raise it when a reader reads the same file in another way: it is a part of the cache's key
+READERS = 3  # raise it when a reader reads the same file in another way: it is a part of the cache's key
 STRING = Value("string")
 NO_ROWS = "holds no rows: give a file with data in it."
 
@@ -39,7 +41,7 @@ def read_splits(run: Run) -> DatasetDict:
     if data_args.dataset_name:
         data = _load_from_hub(data_args, splits, cache_dir)
     else:
-        data = {split: _load_file(data_args, split, cache_dir) for split in splits}
+        data = {split: _load_file(data_args, split, cache_dir, run.say) for split in splits}
     for split, rows in data.items():
         if not len(rows):
             raise DataError(f"{source_of(data_args, split)} {NO_ROWS}")
@@ -61,11 +63,26 @@ def _check_arguments(data_args: DataArguments) -> None:
         raise DataError(f"--validation_split_percentage {percentage}: give a whole number from 1 to 99.")
     if percentage is not None and data_args.validation_file:
         raise DataError("--validation_split_percentage and --validation_file are given: leave out one of the two.")
+    _check_csv_arguments(data_args)
     check_at_least(data_args, max_train_samples=1, max_eval_samples=1, max_predict_samples=1, early_stopping_patience=1)
+
+
+def _check_csv_arguments(data_args: DataArguments) -> None:
+    delimiter, files = data_args.reading_options()["delimiter"], filter(None, map(data_args.file_of, SPLITS))
+    if data_args.quoting not in (None, *QUOTINGS):
+        raise DataError(f"--quoting {data_args.quoting} is not known: choose one of {', '.join(QUOTINGS)}.")
+    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+        raise DataError(f"--delimiter {delimiter}: give one character that is no quote, as in ';', or tab.")
+    if data_args.delimiter or data_args.quoting:
+        if not any(file_format(path, data_args.file_format) in DELIMITERS for path in files):
+            raise DataError("--delimiter and --quoting are for CSV and TSV, and no file is: leave them out.")
 
 
 def _load_from_hub(data_args: DataArguments, needed: list[str], cache_dir: str | None) -> dict[str, Dataset]:
     name = f"--dataset_name {data_args.dataset_name}"
+    if os.path.exists(data_args.dataset_name) and re.search(r"[][*?]|::", os.path.abspath(data_args.dataset_name)):
+        # `datasets` would take the path for a pattern and read what else it fits.
+        raise DataError(f"{name} is a folder with one of [ ] * ? :: in its path: rename it, or give its files.")
     try:
         data = load_dataset(data_args.dataset_name, data_args.dataset_config_name, cache_dir=cache_dir)
     except Exception as error:  # whatever the network, the Hub or the dataset says
@@ -78,23 +95,18 @@ def _load_from_hub(data_args: DataArguments, needed: list[str], cache_dir: str |
     return {split: data[split] for split in needed}
 
 
-def _load_file(data_args: DataArguments, split: str, cache_dir: str | None) -> Dataset:
+def _load_file(data_args: DataArguments, split: str, cache_dir: str | None, note: Callable[[str], None]) -> Dataset:
     path = data_args.file_of(split)
     check_file(path, split)
-    kind = file_format(path, data_args.file_format)
-    if kind == "parquet" or (kind == "json" and is_json_lines(path)):
-        return _load_with_datasets(kind, path, cache_dir)
-    first = next(_rows_for_cache(kind, path, ()), None)
-    if first is None:
+    kind, options = file_format(path, data_args.file_format), data_args.reading_options()
+    schema = find_schema(kind, path, note, **options)
+    if schema is None:
         raise DataError(f"{path} {NO_ROWS}")
-    # A CSV file says nothing about types. Guessed ones depend on the rest of the column: a review "1984" would be a
-    # number, and the label "NA" a missing value. JSON alone has types of its own.
-    types = {name: Sequence(STRING) if isinstance(value, list) else STRING for name, value in first.items()}
-    features = None if kind == "json" else Features(types)
     # A cached dataset is found again by these arguments, and a file that was changed has another stamp.
     stamp = (os.stat(path).st_size, os.stat(path).st_mtime_ns, READERS)
-    arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": stamp}
+    arguments = {"kind": kind, "path": os.path.realpath(path), "stamp": stamp, "schema": schema, **options}
     try:
+        features = Features.from_arrow_schema(schema)
         return Dataset.from_generator(_rows_for_cache, gen_kwargs=arguments, features=features, cache_dir=cache_dir)
     except Exception as error:
         causes = list(_causes(error))
@@ -114,24 +126,14 @@ def check_file(path: str | None, split: str) -> None:
         raise DataError(f"{name} is a folder: give a file.")
     if os.path.getsize(path) == 0:
         raise DataError(f"{name} is empty: give a file with data in it.")
+    with open(path, "rb") as file:
+        if COMPRESSED.match(file.read(16)):
+            raise DataError(f"{name} is compressed, or a spreadsheet: give what is in it (unpacked, or saved as CSV).")
 
 
-def _rows_for_cache(kind: str, path: str, stamp: tuple[int, ...]) -> Iterator[dict]:
+def _rows_for_cache(stamp: tuple[int, ...], **arguments: Any) -> Iterator[dict]:
     """The rows of a file. The stamp is only there to be part of the cache's key."""
-    for _, row in read_rows(kind, path):
-        yield row
-
-
-def _load_with_datasets(kind: str, path: str, cache_dir: str | None) -> Dataset:
-    """Parquet and JSON lines, for which `datasets` has fast readers; what is wrong is explained by ours."""
-    try:
-        return load_dataset(kind, data_files=[path], split="train", cache_dir=cache_dir)
-    except Exception as error:
-        *_, cause = _causes(error)
-        if kind == "parquet":
-            raise DataError(f"{path} is not a readable Parquet file: {cause}. Write it again.") from error
-        check_json_lines(path)
-        raise DataError(f"{path} could not be read as JSON lines: {cause}") from error
+    return typed_rows(**arguments)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -153,25 +155,11 @@ def _name_class_labels(rows: Dataset) -> Dataset:
 
 def _class_name(row: dict, column: str, names: list[str]) -> dict:
     value = row[column]
-    if isinstance(value, list):
-        return {column: [names[number] for number in value]}
-    return {column: names[value] if value is not None and value >= 0 else None}
 
+    def name(number: int | None) -> str | None:
+        return names[number] if number is not None and number >= 0 else None
 
-def drop_missing_labels(
-    data: DatasetDict, column: str, is_missing: Callable[[Any], bool], run: Run, some_may_be: bool = False
-) -> DatasetDict:
-    """The data, without the labels of the test split where they are missing: it is predicted, and not measured.
-
-    With `some_may_be` an empty label is an answer too, so that labels are missing only where all of them are empty.
-    """
-    if "test" not in data or column not in data["test"].column_names:
-        return data
-    missing, count = sum(map(is_missing, read_column(data["test"], column))), len(data["test"])
-    if not missing or (some_may_be and missing < count):
-        return data
-    run.say(f"test: {missing} of {count} rows have no {column!r}: predicted, and not measured")
-    return DatasetDict({**data, "test": data["test"].remove_columns(column)})
+    return {column: list(map(name, value)) if isinstance(value, list) else name(value)}
 
 
 def map_splits(data: dict[str, Dataset], function: Callable, run: Run, **options: Any) -> dict[str, Dataset]:
@@ -216,3 +204,28 @@ def _cut_off(rows: Dataset, data_args: DataArguments, seed: int, same: list[str]
         raise DataError(f"--validation_split_percentage {problem} {remedy}")
     sides = [[row for row, key in enumerate(keys) if (key in chosen) is side] for side in (False, True)]
     return rows.select(sides[0]), rows.select(sides[1])
+
+
+def set_measured_apart(
+    data: DatasetDict, column: str, is_empty: Callable[[Any], bool], run: Run, may_be_empty: bool = False
+) -> DatasetDict:
+    """The data; where some rows of the test split have no label, with those that have one as a split of their own.
+
+    The test split is then without labels: it is predicted as a whole, and the split `MEASURED` gives the metrics. With
+    `may_be_empty` an empty label is an answer too, and missing is None alone, unless all of them are empty.
+    """
+    if "test" not in data or column not in data["test"].column_names:
+        return data
+    rows = data["test"]
+    labels = list(read_column(rows, column))
+    is_missing = list(map(is_empty, labels))
+    if may_be_empty and not all(is_missing):
+        is_missing = [label is None for label in labels]
+    if not any(is_missing):
+        return data
+    labelled = [row for row, missing in enumerate(is_missing) if not missing]
+    measured = f"; the metrics are of the other {len(labelled)}" if labelled else ""
+    problem = f"test: {sum(is_missing)} of {len(rows)} rows have no {column!r}"
+    run.say(f"{problem}: predicted, and not measured{measured}")
+    split = {MEASURED: rows.select(labelled)} if labelled else {}
+    return DatasetDict({**data, "test": rows.remove_columns(column), **split})

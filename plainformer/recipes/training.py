@@ -24,6 +24,7 @@ from .errors import DataError, RecipeError
 from .run_folder import Run, last_checkpoint
 
 Measure = Callable[[EvalPrediction], dict[str, float]]
+MEASURED = "measured"  # the split of the test rows that have labels, where only some have
 
 
 class OrderedTrainer(Trainer):
@@ -66,7 +67,8 @@ def train_and_evaluate(
     """Train, evaluate and predict, as far as the run does: all metrics, and the test split's predictions or None.
 
     `inputs` are what the model takes of each split; `measures` are the functions from predictions to metrics of those
-    splits that have labels; `options` are further arguments of `Trainer`.
+    splits that have labels; `options` are further arguments of `Trainer`. Where only some test rows have labels, these
+    are the split `MEASURED`, which gives the metrics.
     """
     args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
@@ -87,10 +89,8 @@ def train_and_evaluate(
     if args.do_eval:
         metrics |= _report(trainer, "eval", inputs["validation"], trainer.evaluate())
     if args.do_predict:
-        trainer.compute_metrics = measures.get("test")
-        output = trainer.predict(inputs["test"], metric_key_prefix="predict")
-        metrics |= _report(trainer, "predict", inputs["test"], output.metrics)
-        predictions = output.predictions
+        predictions, figures = _predict(trainer, inputs, measures)
+        metrics |= _report(trainer, "predict", inputs["test"], figures)
     return metrics, predictions
 
 
@@ -106,11 +106,46 @@ def _train(run: Run, trainer: Trainer) -> dict[str, float]:
     return result.metrics
 
 
+def _predict(
+    trainer: Trainer, inputs: dict[str, Dataset], measures: dict[str, Measure]
+) -> tuple[Any, dict[str, float]]:
+    """The predictions of the test split, and its metrics: over the rows with labels, if there are any."""
+    metrics, predictions = {}, None
+    for split in (MEASURED, "test"):
+        if split in inputs:
+            trainer.compute_metrics = measures.get(split)
+            output = trainer.predict(inputs[split], metric_key_prefix="predict")
+            metrics, predictions = {**metrics, **output.metrics}, output.predictions
+    if MEASURED in inputs:
+        metrics["predict_measured_samples"] = len(inputs[MEASURED])
+    return predictions, metrics
+
+
 def _report(trainer: Trainer, name: str, rows: Dataset, metrics: dict[str, float]) -> dict[str, float]:
     metrics = {**metrics, f"{name}_samples": len(rows)}
     trainer.log_metrics(name, metrics)
     trainer.save_metrics(name, metrics)
     return metrics
+
+
+def finish(run: Run, predictions: str | None = None) -> None:
+    """Mark the run as finished, and say in three lines where its model, figures and predictions are.
+
+    `predictions` is the name of the file with those for the test data, if they were written. A line of Python loads
+    the model that they are of: the trained one, or the one that was only used.
+    """
+    run.write("finished")
+    model, version = str(run.folder), "main"
+    if not run.training_args.do_train:
+        model, version = run.model_args.model_name_or_path, run.model_args.model_revision
+    revision = "" if version == "main" else f", revision={version!r}"
+    load = f"{run.model_class._auto_class}.from_pretrained({model!r}, trust_remote_code=True{revision})"
+    run.say(f"model: {model}; load it with {load}, and its tokenizer with AutoTokenizer")
+    run.say(f"metrics: {run.folder / 'all_results.json'}")
+    nothing = f"none; --model_name_or_path {model} --test_file FILE makes them"
+    if run.recipe == "run_mlm":
+        nothing = f"none; the model fine-tunes in the other recipes with --model_name_or_path {model}"
+    run.say(f"predictions: {run.folder / predictions if predictions else nothing}")
 
 
 class Terminated(KeyboardInterrupt):

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from ..positions_plainformer import POSITION_KINDS
@@ -113,9 +114,27 @@ def explain_loading(card: Card, report: dict) -> list[str]:
         "**`trust_remote_code=True` runs the Python files of this repository on your machine.** Read them first, and "
         f"pin the version that you read: `{revision}`, with the hash of that commit from the history of the files. "
         "Without it you run whatever the repository holds tomorrow.",
-        "With the package plainformer installed, its own code is used and none of the repository is run:",
+        f"With the package plainformer installed ({package_address()}), its own code is used and none of the "
+        "repository is run:",
         f"```python\n{installed}\n```",
     ]
+
+
+def package_address() -> str:
+    """The version of the installed package, and where to get it, as far as the package itself says so.
+
+    It says so in its metadata; or else pip noted the Git repository that it came from.
+    """
+    try:
+        package = distribution("plainformer")
+    except PackageNotFoundError:  # imported from a folder
+        return "it was not installed where this card was written: ask the author for it"
+    urls = [package.metadata.get("Home-page"), *package.metadata.get_all("Project-URL", [])]
+    source = json.loads(package.read_text("direct_url.json") or "{}")
+    vcs, address = source.get("vcs_info"), next((url.rpartition(", ")[2] for url in urls if url), None)
+    if address is None and vcs and not source["url"].startswith("file:"):
+        address = f'`pip install "{vcs["vcs"]}+{source["url"]}@{vcs["commit_id"]}"`'
+    return f"version {package.version}, {address or 'which names no address: ask the author for its source'}"
 
 
 def loading_lines(repo_id: str, auto: str, revision: str, *, tokenizer: bool) -> str:

@@ -6,15 +6,27 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel, Trainer, TrainingArguments
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import (
+    BertConfig,
+    BertJapaneseTokenizer,
+    BertModel,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
 
-from plainformer.recipes.masking import NO_WORD, pack
+from plainformer.recipes import splits
+from plainformer.recipes.arguments import DataArguments
+from plainformer.recipes.masking import NO_WORD, Template, pack
 from plainformer.tokenization_plainformer import train_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +64,18 @@ def write(path: Path, rows: list[dict] | str | bytes) -> Path:
     else:
         Dataset.from_list(rows).to_parquet(path)
     return path
+
+
+def load(tmp_path: Path, **arguments) -> tuple[DataArguments, DatasetDict]:
+    """The splits of these files, as a recipe reads them; its cache is the test's own."""
+    args = DataArguments(
+        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
+    )
+    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
+    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
+    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
+    run = SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args, say=print)
+    return args, splits.read_splits(run)
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -94,6 +118,26 @@ def make_bert(folder: Path, **fields) -> Path:
     BertModel(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=16, **SIZES, **fields)).save_pretrained(
         folder
     )
+    return folder
+
+
+def with_template(tokenizer, template: str) -> PreTrainedTokenizerFast:
+    """The tokenizer with other special tokens around a text, such as `$A [SEP]`, and between none of a pair."""
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    pair = template.replace("$A", "$A $B:1")
+    backend.post_processor = TemplateProcessing(single=template, pair=pair, special_tokens=special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, model_max_length=tokenizer.model_max_length, **tokenizer.special_tokens_map
+    )
+
+
+def make_python_tokenizer(folder: Path, texts: list[str]) -> Path:
+    """A folder with a tokenizer that is written in Python: it cuts words into characters."""
+    characters = sorted({character for text in texts for character in text} - {" "})
+    vocab = write(folder / "vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *characters]))
+    kinds = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "character"}
+    BertJapaneseTokenizer(str(vocab), model_max_length=16, **kinds).save_pretrained(folder)
     return folder
 
 
@@ -161,6 +205,9 @@ def make_questions(count: int, seed: int = 0, unanswered: int = 0) -> list[dict]
     return rows
 
 
+BERT_TEMPLATE = Template((101,), (102,))  # [CLS] and [SEP] of its vocabulary
+
+
 def make_documents(count: int, most: int = 30) -> list[list[int]]:
     """Documents of ordinary ids between [CLS] (101) and [SEP] (102), of 1 to `most` tokens between them."""
     generator = np.random.default_rng(0)
@@ -170,7 +217,7 @@ def make_documents(count: int, most: int = 30) -> list[list[int]]:
 
 def make_packed_rows(count: int = 64, length: int = 64, word_length: int | None = None) -> list[dict]:
     """Numbered rows; with words of 1 to `word_length` tokens if it is given."""
-    packed = pack({"input_ids": make_documents(count * 4)}, length)["input_ids"]
+    packed = pack({"input_ids": make_documents(count * 4)}, length, BERT_TEMPLATE)["input_ids"]
     rows = [{"input_ids": ids, "row": row} for row, ids in enumerate(packed)]
     for row in rows if word_length else []:
         sizes = np.random.default_rng(row["row"]).integers(1, word_length + 1, len(row["input_ids"]))

@@ -1,9 +1,11 @@
 """The configuration: every field survives, every wrong value is named with its remedy, and strangers are refused."""
 
 import copy
+import dataclasses
 import json
 import pickle
 import re
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -18,9 +20,11 @@ from plainformer import (
     PlainformerConfig,
     PlainformerForMaskedLM,
     PlainformerForSequenceClassification,
+    PlainformerForTokenClassification,
     PlainformerModel,
 )
-from plainformer.configuration_plainformer import ACTIVATIONS, NAMES_ELSEWHERE, RULES
+from plainformer.configuration_plainformer import ACTIVATIONS, RULES
+from plainformer.names_plainformer import NAMES_ELSEWHERE, OF_TRANSFORMERS, WITHOUT_CHOICE
 
 # What the fields of transformers look like when they are not at their defaults.
 INHERITED = {
@@ -124,7 +128,7 @@ class Recorder(list):
 def warnings_given(monkeypatch) -> Recorder:
     """The warnings that the configuration gives."""
     recorder = Recorder()
-    monkeypatch.setattr("plainformer.configuration_plainformer.logger", recorder)
+    monkeypatch.setattr("plainformer.names_plainformer.logger", recorder)
     return recorder
 
 
@@ -213,6 +217,8 @@ def test_no_pad_token_survives(tmp_path):
 def test_unknown_keys_are_kept(how, tmp_path, warnings_given):
     extras = {"my_note": "kept", "future_option": {"a": [1, 2]}}
     config = tiny_config(**extras) if how == "constructor" else tiny_config()
+    assert [warning.count("'my_note', 'future_option'") for warning in warnings_given] == [1] * (how == "constructor")
+    warnings_given.clear()
     config.save_pretrained(tmp_path)
     if how == "file":
         path = tmp_path / "config.json"
@@ -420,12 +426,86 @@ def test_of_a_mistyped_field_the_nearest_is_named(typo, field, warnings_given):
     assert repr(typo) in warnings_given[0] and repr(field) in warnings_given[0] and "7" in warnings_given[0]
 
 
-@pytest.mark.parametrize(("name", "field"), NAMES_ELSEWHERE.items())
-def test_of_a_name_from_elsewhere_ours_is_named(name, field, warnings_given):
+@pytest.mark.parametrize(("name", "fields"), [item for item in NAMES_ELSEWHERE.items() if item[0] != "id2label"])
+def test_of_a_name_from_elsewhere_ours_is_named(name, fields, warnings_given):
+    """Most are written without their underscores here."""
     PlainformerConfig(**{name: 7})
-    assert field in RULES
+    assert set(fields) <= RULES.keys() | OF_TRANSFORMERS
     assert len(warnings_given) == 1
-    assert repr(name) in warnings_given[0] and repr(field) in warnings_given[0] and "7" in warnings_given[0]
+    assert all(repr(word) in warnings_given[0] for word in (name, *fields, 7))
+
+
+# Constructors as people know them, with the field that each keyword means; None where there is nothing to choose.
+ELSEWHERE = {
+    "torch": {"d_model": "hidden_size", "nhead": "num_attention_heads", "dim_feedforward": "intermediate_size"}
+    | {"dropout": "hidden_dropout_prob", "activation": "hidden_act", "norm_first": "pre_norm", "batch_first": None}
+    | {"bias": None, "is_causal": None, "padding_idx": "pad_token_id", "num_embeddings": "vocab_size"},
+    "x-transformers": {"num_tokens": "vocab_size", "max_seq_len": "max_position_embeddings", "dim": "hidden_size"}
+    | {"depth": "num_hidden_layers", "heads": "num_attention_heads", "ff_mult": "intermediate_size"}
+    | {"attn_dropout": "attention_probs_dropout_prob", "emb_dropout": "hidden_dropout_prob", "rotary_pos_emb": None},
+    "fairseq": {"encoder_embed_dim": "hidden_size", "encoder_ffn_embed_dim": "intermediate_size"}
+    | {"encoder_layers": "num_hidden_layers", "encoder_attention_heads": "num_attention_heads"}
+    | {"max_source_positions": "max_position_embeddings", "encoder_normalize_before": "pre_norm"},
+    "GPT-2": {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+    | {"n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "n_ctx": "max_position_embeddings"},
+    "T5": {"d_ff": "intermediate_size", "num_layers": "num_hidden_layers", "num_heads": "num_attention_heads"}
+    | {"dropout_rate": "hidden_dropout_prob", "d_kv": None},
+    "DistilBERT": {"n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
+    | {"hidden_dim": "intermediate_size", "sinusoidal_pos_embds": "position_embedding_type"},
+    "ModernBERT": {"norm_eps": "layer_norm_eps", "mlp_dropout": "hidden_dropout_prob", "global_rope_theta": None},
+    "tutorials": {"max_len": "max_position_embeddings", "pad_idx": "pad_token_id", "embed_dim": "hidden_size"}
+    | {"num_encoder_layers": "num_hidden_layers", "rope_theta": None, "block_size": "max_position_embeddings"}
+    | {"maxLen": "max_position_embeddings", "embedSize": "hidden_size", "numHeads": "num_attention_heads"},
+}
+
+
+@pytest.mark.parametrize("package", ELSEWHERE)
+def test_keywords_of_another_package_are_not_swallowed(package, warnings_given):
+    names = ELSEWHERE[package]
+    PlainformerConfig(**dict.fromkeys(names, 7))
+    assert len(warnings_given) == len(names)
+    for warning, (name, field) in zip(warnings_given, names.items(), strict=True):
+        assert repr(name) in warning and ("nothing reads it" if field is None else repr(field)) in warning
+
+
+@pytest.mark.parametrize("name", WITHOUT_CHOICE)
+def test_of_what_cannot_be_chosen_the_reason_is_given(name, warnings_given):
+    PlainformerConfig(**{name: 7})
+    assert len(warnings_given) == 1
+    assert all(
+        words in warnings_given[0] for words in (repr(name), "7", f"nothing reads it, since {WITHOUT_CHOICE[name]}")
+    )
+
+
+def test_what_resembles_nothing_is_told_in_one_line(warnings_given):
+    tiny_config(colour="red", position_offset=1, hiden_size=7)
+    assert len(warnings_given) == 2 and "'hiden_size'" in warnings_given[0]
+    assert (
+        warnings_given[1] == "PlainformerConfig keeps 'colour', 'position_offset', which nothing in Plainformer reads."
+    )
+
+
+def test_a_swallowed_override_is_told(saved_folder, warnings_given):
+    """But not what may be meant for somebody else: a tokenizer hands on all of its keywords."""
+    PlainformerConfig.from_pretrained(saved_folder, n_heads=4, do_lower_case=True, use_fast=True)
+    assert len(warnings_given) == 1 and "'n_heads'" in warnings_given[0]
+    assert PlainformerConfig.from_pretrained(saved_folder, n_heads=4, return_unused_kwargs=True)[1] == {"n_heads": 4}
+    assert len(warnings_given) == 1
+
+
+def test_what_a_file_holds_is_no_slip(tmp_path, warnings_given):
+    """Whoever wrote it, and however it is read."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "plainformer", "n_heads": 4, "hiden_size": 3, "my_note": 1}))
+    for config in (
+        PlainformerConfig.from_pretrained(tmp_path),
+        PlainformerConfig.from_json_file(path),
+        PlainformerConfig.from_dict(json.loads(path.read_text())),
+        AutoConfig.from_pretrained(tmp_path, trust_remote_code=False),
+    ):
+        assert copy.deepcopy(config).n_heads == 4
+        assert type(config)(**config.to_dict()).my_note == 1
+    assert not warnings_given
 
 
 def test_id2label_alone_numbers_the_labels(tmp_path):
@@ -447,11 +527,12 @@ def test_label2id_alone_names_the_labels(tmp_path):
     "names",
     [
         {"id2label": {}},
-        {"id2label": {1: "x", 7: "y"}},
+        {"id2label": {True: "a"}},
         {"id2label": ["a", "b"]},
         {"id2label": "ab"},
         {"id2label": {"a": 0}},
-        {"label2id": {"a": 5, "b": 9}},
+        {"label2id": {"a": "x"}},
+        {"label2id": {"a": 0.5}},
         {"label2id": ["a"]},
     ],
     ids=str,
@@ -462,6 +543,43 @@ def test_label_names_number_the_classes(names, route, tmp_path):
     (field, value), *_ = names.items()
     with pytest.raises(ValueError, match=re.escape(f"{field}={value!r} is not valid: it must number the labels")):
         PlainformerConfig(**names) if route == "constructor" else PlainformerConfig.from_pretrained(tmp_path, **names)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"label2id": {"no": "0", "yes": "1"}}, {"id2label": {"0": "no", "1": "yes"}}],
+    ids=["label2id", "id2label"],
+)
+def test_label_numbers_may_be_text(names, tmp_path):
+    PlainformerConfig(**names).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **names}))
+    for config in (PlainformerConfig(**names), PlainformerConfig.from_pretrained(tmp_path)):
+        assert config.label2id == {"no": 0, "yes": 1} and config.id2label == {0: "no", 1: "yes"}
+
+
+@pytest.mark.parametrize(
+    "names", [{"id2label": {1: "a", 2: "b"}}, {"label2id": {"a": 0, "b": 7}}], ids=["from-1", "gap"]
+)
+@pytest.mark.parametrize("model_class", MODELS, ids=short_name)
+def test_label_numbers_matter_to_classes_alone(names, model_class, tmp_path):
+    """The encoder and heads without classes take any numbers; a head with classes names the wrong ones."""
+    tiny_config(num_labels=2, **names).save_pretrained(tmp_path)
+    config = PlainformerConfig.from_pretrained(tmp_path)
+    (field, value), *_ = names.items()
+    assert getattr(config, field) == value and config.num_labels == 2
+    if model_class in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
+        wrong = "[2]" if field == "id2label" else "[7]"
+        problem = re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
+        with pytest.raises(ValueError, match=problem):
+            model_class(config)
+    else:
+        model_class(config)
+
+
+def test_two_labels_cannot_have_one_number():
+    with pytest.raises(ValueError, match="label2id=.* gives two names one number"):
+        PlainformerConfig(label2id={"a": 0, "b": "0"})
 
 
 @pytest.mark.parametrize("field", ["is_decoder", "add_cross_attention", "pruned_heads"])
@@ -512,7 +630,9 @@ ORDINARY = {
     "tokenizer_class": "BertTokenizer",
     "model_max_length": 512,
     "task_specific_params": {},
-    "position_offset": 1,
+    "max_length": 20,
+    "temperature": 1.0,
+    "_commit_hash": None,
 }
 
 
@@ -529,6 +649,83 @@ def test_reading_a_saved_file_is_quiet(tmp_path, warnings_given):
     PlainformerConfig.from_pretrained(tmp_path)
     PlainformerConfig.from_dict(config.to_dict())
     assert not warnings_given
+
+
+# Subclasses.
+
+
+class Bare(PlainformerConfig):
+    pass
+
+
+class Declaring(PlainformerConfig):
+    """Fields as transformers 5 writes them."""
+
+    colour: str = "red"
+    sizes: list = dataclasses.field(default_factory=lambda: [1])
+    intermediate_size: int = 41
+    kind: ClassVar[str] = "class"
+
+    @property
+    def shade(self) -> str:
+        return f"dark {self.colour}"
+
+
+class Further(Declaring):
+    model_type: str = "plainformer"
+    width: int = 3
+
+
+class WithInit(PlainformerConfig):
+    def __init__(self, width: int = 3, **kwargs):
+        super().__init__(**kwargs)
+        self.width = width
+
+
+class Handing(PlainformerConfig):
+    width: int = 4
+
+    def __init__(self, width: int = 3, **kwargs):
+        super().__init__(width=width, **kwargs)
+
+
+SUBCLASSES = {  # with what each adds, and another value for one of its fields
+    Bare: ({}, {}),
+    Declaring: ({"colour": "red", "sizes": [1], "intermediate_size": 41}, {"colour": "blue"}),
+    Further: ({"colour": "red", "sizes": [1], "intermediate_size": 41, "width": 3}, {"width": 8}),
+    WithInit: ({"width": 3}, {"width": 8}),
+    Handing: ({"width": 3}, {"width": 8}),
+    type("OfWithInit", (WithInit,), {"__module__": __name__}): ({"width": 3}, {"width": 8}),
+}
+
+
+@pytest.mark.parametrize("config_class", SUBCLASSES, ids=lambda config_class: config_class.__name__)
+def test_a_subclass_has_its_fields_and_ours(config_class, tmp_path, warnings_given):
+    """transformers 5 writes an `__init__` and an `__eq__` for it that would leave ours out."""
+    added, changed = SUBCLASSES[config_class]
+    assert values_of(config_class(), BERT_BASE) == {**BERT_BASE, **{f: v for f, v in added.items() if f in BERT_BASE}}
+    config = config_class(hidden_size=48, id2label={0: "a", 1: "b", 2: "c"}, **changed)
+    expected = {**added, **changed, "hidden_size": 48, "num_labels": 3}
+    config.save_pretrained(tmp_path)
+    for again in (config, config_class.from_pretrained(tmp_path), config_class.from_dict(config.to_dict())):
+        assert type(again) is config_class and values_of(again, expected) == expected
+        assert again.hidden_act == "gelu"
+    assert set(expected) - {"num_labels"} <= set(json.loads((tmp_path / "config.json").read_text()))
+    assert copy.deepcopy(config) == config != config_class()
+    assert config_class() == config_class() and config_class(hidden_size=48) != config_class()
+    with pytest.raises(ValueError, match="hidden_act='geluu'"):
+        config_class(hidden_act="geluu")
+    assert not warnings_given
+    config_class(hiden_size=1)
+    assert len(warnings_given) == 1 and warnings_given[0].startswith(
+        f"{config_class.__name__} does not know 'hiden_size'"
+    )
+
+
+def test_a_declared_default_is_not_shared():
+    config = Declaring()
+    config.sizes.append(2)
+    assert Declaring().sizes == [1] and config.shade == "dark red" and "kind" not in config.to_dict()
 
 
 # Checkpoints of another architecture.

@@ -31,6 +31,27 @@ READERS = [PlainformerModel, PlainformerForMultipleChoice]
 LIMITED = [kind for kind, description in POSITION_KINDS.items() if description.has_limit]
 UNLIMITED = [kind for kind in POSITION_KINDS if kind not in LIMITED]
 
+# Padding ids without a mask
+
+
+@pytest.mark.parametrize("reader", READERS, ids=short_name)
+def test_padding_without_a_mask_is_told(reader, monkeypatch):
+    """At either end of a row, as transformers looks for it; with a mask, or inside a row, an id is what it is."""
+    warnings = []
+    logger = type("Logger", (), {"warning_once": lambda self, message: warnings.append(message)})()
+    monkeypatch.setattr("plainformer.inputs_plainformer.logger", logger)
+    model = make_model(reader, pad_token_id=3)
+    ids = torch.full_like(make_inputs(reader)["input_ids"], 7)
+    inside, first, last, short = ids.clone(), ids.clone(), ids.clone(), ids[..., :1].clone()
+    inside[..., 1:-1], first[1, ..., 0], last[1, ..., -1], short[0] = 3, 3, 3, 3
+    model(input_ids=ids), model(input_ids=inside), model(input_ids=first, attention_mask=torch.ones_like(first))
+    make_model(reader, pad_token_id=None)(input_ids=first)
+    assert not warnings
+    for batch in (first, last, short):
+        model(input_ids=batch)
+        assert "pad_token_id=3" in warnings.pop() and not warnings
+
+
 # Every form of the same batch
 
 
@@ -251,9 +272,9 @@ def masked(odd: float, *shape: int) -> torch.Tensor:
 
 
 MISTAKES |= {
-    f"{name}-{form}": ({"input_ids": ROW, **{name: value}}, error, f"{name}.* {said}.*{remedy}")
+    f"{name}-{form}": ({"input_ids": ROW, **{name: value}}, error, f"{name}.* {named}.*{remedy}")
     for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids", "seq_idx")
-    for form, value, error, said, remedy in (
+    for form, value, error, named, remedy in (
         ("complex", ROW.to(torch.complex64), ValueError, "torch.complex64", rf"{name}\.real"),
         ("sparse", ROW.to_sparse(), TypeError, "torch.sparse_coo", rf"{name}\.to_dense\(\)"),
         (

@@ -22,14 +22,13 @@ from helpers.models import (
 from helpers.positions import check_kind, formula
 from torch import Tensor, nn
 
-from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerModel
+from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerModel, sinusoidal_embedding
 from plainformer.positions_plainformer import (
     POSITION_KINDS,
     NoEmbedding,
     NoRotation,
     PositionKind,
     SinusoidalPositionEmbedding,
-    sinusoidal_embedding,
 )
 
 # Sinusoidal positions

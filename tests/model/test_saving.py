@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import os
+import shutil
 
 import pytest
 import torch
@@ -24,6 +25,7 @@ from helpers.models import (
     tiny_config,
 )
 from helpers.saving import auto_class
+from helpers.sources import PACKAGE
 from safetensors.torch import load_file
 from torch import nn
 
@@ -35,12 +37,17 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
+from plainformer.configuration_plainformer import RULES
 from plainformer.positions_plainformer import POSITION_KINDS
 
 KINDS = list(POSITION_KINDS)
 # Encoder and head are saved apart: each class goes with another position kind and norm placement.
 EACH_CLASS = pytest.mark.parametrize(("model_class", "variant"), paired(MODELS, VARIANTS))
 EACH_HEAD = pytest.mark.parametrize(("head_class", "variant"), paired(HEADS, VARIANTS))
+TINY = tiny_config()
+TINY_SIZES = {
+    field: getattr(TINY, field) for field in RULES if field.endswith(("_size", "_layers", "_heads", "_embeddings"))
+}
 POOLED = {"pooler.dense.weight", "pooler.dense.bias", "classifier.weight", "classifier.bias"}
 # What a head adds to the encoder, a tied decoder's weight left out.
 HEAD_KEYS = {
@@ -273,6 +280,143 @@ def test_a_subclass_of_the_user_saves_and_loads(tmp_path, monkeypatch):
     assert type(auto) is PlainformerForSequenceClassification
     mine = {name: value for name, value in tensors_of(model).items() if not name.startswith("extra")}
     assert_equal_tensors(tensors_of(auto), mine)
+
+
+ARCHITECTURE = """
+from torch import nn
+from plainformer import PlainformerConfig, PlainformerForSequenceClassification, PlainformerModel
+
+class {name}Config(PlainformerConfig):
+    model_type = "{name}"
+    width: int = 3
+
+class {name}Model(PlainformerModel):
+    config_class = {name}Config
+
+class {name}Classifier(PlainformerForSequenceClassification):
+    config_class = {name}Config
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.extra = nn.Linear(config.hidden_size, config.width)
+        self.post_init()
+
+class {name}StarterConfig(PlainformerConfig):
+    model_type = "{name}-starter"
+    can_start_from = ("plainformer",)
+
+class {name}StarterModel(PlainformerModel):
+    config_class = {name}StarterConfig
+"""
+
+
+def write_architecture(folder, monkeypatch, name: str):
+    """A module with classes of another architecture."""
+    (folder / f"{name}_architecture.py").write_text(ARCHITECTURE.format(name=name))
+    monkeypatch.syspath_prepend(folder)
+    importlib.invalidate_caches()
+    return importlib.import_module(f"{name}_architecture")
+
+
+def test_an_architecture_of_the_user_saves_and_loads(tmp_path, monkeypatch):
+    """By its own classes, and by the Auto classes once it is registered; its code is beside it."""
+    theirs = write_architecture(tmp_path, monkeypatch, "Saved")
+    classes = (theirs.SavedModel, theirs.SavedClassifier)
+    models = [make_model(model_class, theirs.SavedConfig(**TINY_SIZES, width=5)) for model_class in classes]
+    for model in models:
+        folder = tmp_path / type(model).__name__
+        model.save_pretrained(folder)
+        written = json.loads((folder / "config.json").read_text())
+        assert written["model_type"] == "Saved" and written["width"] == 5
+        assert set(written["auto_map"].values()) == {
+            f"Saved_architecture.{type(model).__name__}",
+            "Saved_architecture.SavedConfig",
+        }
+        assert (folder / "Saved_architecture.py").exists()
+        assert_equal_tensors(tensors_of(type(model).from_pretrained(folder)), tensors_of(model))
+    transformers.AutoConfig.register("Saved", theirs.SavedConfig)
+    transformers.AutoModel.register(theirs.SavedConfig, theirs.SavedModel)
+    transformers.AutoModelForSequenceClassification.register(theirs.SavedConfig, theirs.SavedClassifier)
+    for model, auto in zip(
+        models, (transformers.AutoModel, transformers.AutoModelForSequenceClassification), strict=True
+    ):
+        again = auto.from_pretrained(tmp_path / type(model).__name__, trust_remote_code=False)
+        assert type(again) is type(model)
+        assert_equal_tensors(tensors_of(again), tensors_of(model))
+
+
+def test_architectures_are_told_apart(tmp_path, monkeypatch):
+    """Also where a configuration is given; and a class says what else it can start from."""
+    theirs = write_architecture(tmp_path, monkeypatch, "Apart")
+    ours = make_model(PlainformerModel)
+    mine, starter = theirs.ApartConfig(**TINY_SIZES), theirs.ApartStarterConfig(**TINY_SIZES)
+    ours.save_pretrained(tmp_path / "plainformer")
+    theirs.ApartModel(mine).save_pretrained(tmp_path / "Apart")
+
+    def refuses(found: str, expected: str, call, *args, **kwargs) -> None:
+        with pytest.raises(ValueError, match=f"model_type='{found}', not '{expected}'"):
+            call(*args, **kwargs)
+
+    for config in (None, mine, theirs.ApartConfig.from_pretrained(tmp_path / "Apart"), ours.config):
+        options = {} if config is None else {"config": config}
+        refuses("plainformer", "Apart", theirs.ApartModel.from_pretrained, tmp_path / "plainformer", **options)
+        refuses("Apart", "plainformer", PlainformerModel.from_pretrained, tmp_path / "Apart", **options)
+    refuses("plainformer", "Apart", theirs.ApartModel, ours.config)
+    refuses("Apart", "Apart-starter", theirs.ApartStarterModel.from_pretrained, tmp_path / "Apart")
+    for options in ({}, {"config": starter}):
+        model = theirs.ApartStarterModel.from_pretrained(tmp_path / "plainformer", **options)
+        assert_equal_tensors(tensors_of(model), tensors_of(ours))
+        model.save_pretrained(tmp_path / "started")
+        again = theirs.ApartStarterModel.from_pretrained(tmp_path / "started")
+        assert again.config.model_type == "Apart-starter" and type(again.config) is theirs.ApartStarterConfig
+        assert "plainformer" not in str(again.config.auto_map)
+    refuses("Apart-starter", "plainformer", PlainformerModel.from_pretrained, tmp_path / "started")
+
+
+# Code that is gone.
+
+
+@pytest.mark.parametrize("place", ["free", "taken"])
+def test_code_that_was_deleted_is_saved_from_memory(place, tmp_path, monkeypatch):
+    """Somebody empties the cache from which a stranger's code was loaded, while the model trains."""
+    expected = make_model(PlainformerForSequenceClassification)
+    expected.save_pretrained(tmp_path / "theirs")
+    code = tmp_path / "cache" / f"code_{place}"
+    code.mkdir(parents=True)
+    for file in (tmp_path / "theirs").glob("*.py"):
+        file.rename(code / file.name)
+    monkeypatch.syspath_prepend(code.parent)
+    importlib.invalidate_caches()
+    modeling = importlib.import_module(f"{code.name}.modeling_plainformer")
+    model = modeling.PlainformerForSequenceClassification.from_pretrained(tmp_path / "theirs")
+    shutil.rmtree(code.parent)
+    if place == "taken":  # nothing can be written there
+        code.parent.write_text("no folder any more")
+    for folder in (tmp_path / "saved", tmp_path / "again"):
+        model.save_pretrained(folder)
+        assert_equal_tensors(load_file(folder / "model.safetensors"), load_file(tmp_path / "theirs/model.safetensors"))
+    model.config.save_pretrained(tmp_path / "again")
+    installed = PACKAGE.glob("*_plainformer.py")
+    travelling = {file.name: file.read_bytes() for file in installed if not file.name.startswith("tokenization")}
+    for folder in (tmp_path / "saved", tmp_path / "again"):
+        assert {file.name: file.read_bytes() for file in folder.glob("*.py")} == travelling
+        auto_map = json.loads((folder / "config.json").read_text())["auto_map"]
+        assert auto_map == json.loads((tmp_path / "theirs/config.json").read_text())["auto_map"]
+
+
+# Weight decay.
+
+
+@EACH_CLASS
+def test_norms_and_biases_are_the_parameters_with_one_dimension(model_class, variant):
+    """The rule of docs/recipes.md, which decays what `Trainer` decays. The names are not those of BERT."""
+    model = model_class(tiny_config(**variant))
+    names = {name for name, parameter in model.named_parameters() if parameter.ndim > 1}
+    forbidden = {name for name, _ in model.named_parameters() if name.endswith("bias") or "norm" in name}
+    assert names == {name for name, _ in model.named_parameters()} - forbidden
+    assert any("word_embeddings" in name for name in names)
+    trainer = transformers.Trainer(model, transformers.TrainingArguments("unused", report_to=[], use_cpu=True))
+    assert names == set(trainer.get_decay_parameter_names(model)) & {name for name, _ in model.named_parameters()}
 
 
 # From the base to a head and back, and from head to head.

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import unicodedata
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from helpers.models import tiny_config
 from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
 from plainformer import PlainformerModel, load_tokenizer, tokenization_plainformer, train_tokenizer
+from plainformer.tokenization_plainformer import describe_lost_marks
 
 MODULE = tokenization_plainformer.__file__
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -198,6 +200,52 @@ def expected_words(
     if strip_accents or (strip_accents is None and do_lower_case):
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
     return (text.lower() if do_lower_case else text).split()
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False], ids=["uncased", "cased"])
+def test_each_digit_is_a_token(do_lower_case, tmp_path):
+    texts = ["12 + 345 = 357", "abc12 in 2024", "x2024y"] * 5
+    joined = train_tokenizer(texts, show_progress=False, do_lower_case=do_lower_case)
+    assert joined.tokenize("2024") == ["2024"]
+    made = train_tokenizer(texts, split_digits=True, show_progress=False, do_lower_case=do_lower_case)
+    made.save_pretrained(tmp_path)
+    for tokenizer in (made, AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False)):
+        tokens = tokenizer.tokenize("1984 + 2024 = abc12 x678y")  # 9, 8 and 6 are in no text
+        assert [token.removeprefix("##") for token in tokens if any(map(str.isdigit, token))] == list("1984202412678")
+        assert tokens[:7] == ["1", "##9", "##8", "##4", "+", "2", "##0"] and "[UNK]" not in tokens
+    with pytest.raises(ValueError, match="texts holds no text"):
+        train_tokenizer([" "], split_digits=True, show_progress=False)
+    with pytest.raises(TypeError, match="split_digits='yes' is not a boolean"):
+        train_tokenizer(texts, split_digits="yes")
+
+
+MARKED = {
+    "japanese": ("東京大学では日本語が話されている。", "'が' becomes 'か', 'で' becomes 'て'"),
+    "hindi": ("यह किताब बहुत अच्छी है।", "is left out"),
+    "thai": ("ภาษาไทยเป็นภาษาที่สวยงาม", "is left out"),
+    "vietnamese": ("Tôi không biết tiếng Việt", "'ô' becomes 'o'"),
+    "german": ("Schöne Bäume blühen im Frühling", "'ü' becomes 'u'"),
+}
+
+
+@pytest.mark.parametrize(("text", "example"), MARKED.values(), ids=MARKED)
+def test_lost_marks_are_announced(text, example, caplog):
+    train_tokenizer([text], show_progress=False)
+    warning = next(record.getMessage() for record in caplog.records if "takes a mark from" in record.getMessage())
+    assert example in warning and "Pass strip_accents=False or do_lower_case=False" in warning
+    caplog.clear()
+    train_tokenizer([text], show_progress=False, strip_accents=False)
+    train_tokenizer([text], show_progress=False, do_lower_case=False)
+    assert not [record for record in caplog.records if "takes a mark from" in record.getMessage()]
+
+
+def test_the_share_of_lost_marks():
+    """Of all characters but blanks, and said above 1 %; signs that only say how a character looks are none."""
+    normalize = train_tokenizer(["a"], show_progress=False).backend_tokenizer.normalizer.normalize_str
+    assert describe_lost_marks(normalize, Counter("é" + "a " * 99)) is None
+    assert "from 2.0% of" in describe_lost_marks(normalize, Counter("éé" + "a " * 98))
+    for text in ("我们喜欢北京大学", "한국어를 배우고", "❤\ufe0f ☀\ufe0f", "plain"):
+        assert describe_lost_marks(normalize, Counter(text)) is None
 
 
 def test_a_generator_is_read_once():

@@ -9,12 +9,28 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from helpers.processes import run_process
-from helpers.recipes import NO_DROPOUT, ROOT, TINY, conll, make_questions, make_rows, make_sentences, weights, write
+from helpers.recipes import (
+    NO_DROPOUT,
+    ROOT,
+    TINY,
+    conll,
+    make_python_tokenizer,
+    make_questions,
+    make_rows,
+    make_sentences,
+    weights,
+    write,
+)
+from transformers import AutoTokenizer
 
+from plainformer.recipes.errors import RecipeError
 from plainformer.sharing import files as shareable_files
 
 SCRIPTS = ROOT / "scripts"
+MORE = "the model fine-tunes in the other recipes with"
+TOKENIZER = "BertJapaneseTokenizer"
 RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
 # Trains each recipe of a JSON file, {name: arguments}, one after another.
 TRAIN_ALL = """
@@ -52,6 +68,11 @@ def files(tmp_path) -> dict[str, list]:
     return flags
 
 
+def read_words(folder: Path) -> torch.Tensor:
+    """The saved word embeddings."""
+    return weights(folder)["plainformer.embeddings.word_embeddings.weight"]
+
+
 def arguments(name: str, files: dict[str, list], folder: Path, *flags) -> list[str]:
     always = ["--max_seq_length", 16, "--use_cpu", "true", "--disable_tqdm", "true", "--cache_dir", folder / "cache"]
     return [str(word) for word in (*files[name], *TINY, *always, "--output_dir", folder / name, *flags)]
@@ -65,6 +86,25 @@ def test_help(name, capsys):
     text = capsys.readouterr().out
     assert "--train_file FILE --output_dir FOLDER" in text and "--position_embedding_type" in text
     assert "(default: 30522)" in re.sub(r"\s+", " ", text) and "<object" not in text
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_end_says_where_everything_is(name, files, tmp_path, capsys):
+    """Model, metrics and predictions, in three lines, the first of which loads the model."""
+    test = [] if name == "run_mlm" else ["--test_file", files[name][3]]
+    import_module(name).main(arguments(name, files, tmp_path, "--max_steps", 1, *test))
+    model, metrics, predictions = capsys.readouterr().out.splitlines()[-3:]
+    place, load = re.fullmatch(r"model: (.*); load it with (.*), and its tokenizer with AutoTokenizer", model).groups()
+    assert Path(place) == tmp_path / name
+    auto = load.partition(".")[0]
+    loaded = eval(load, {auto: getattr(transformers, auto)})
+    assert loaded.config.model_type == "plainformer"
+    assert torch.equal(loaded.base_model.embeddings.word_embeddings.weight, read_words(tmp_path / name))
+    assert "train_loss" in json.loads(Path(metrics.removeprefix("metrics: ")).read_text())
+    if name == "run_mlm":
+        assert predictions == f"predictions: none; {MORE} --model_name_or_path {place}"
+    else:
+        assert Path(predictions.removeprefix("predictions: ")).read_text()
 
 
 def test_two_processes_train_as_one(files, tmp_path):
@@ -132,3 +172,23 @@ def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch
         "run_qa": "PlainformerForQuestionAnswering",
         "run_mlm": "PlainformerForMaskedLM",
     }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_tokenizers_written_in_python(name, files, tmp_path, capsys):
+    """They do for classification and masked LM; what needs to know the words says so, and what to do."""
+    folder = make_python_tokenizer(tmp_path, ["abcdefghijklmnopqrstuvwxyz"])
+    words = arguments(name, files, tmp_path, "--tokenizer_name", folder, "--max_steps", 1)
+    run = import_module(name).main
+    if name in ("run_classification", "run_mlm"):
+        assert run(words)["eval_loss"] > 0
+        assert type(AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)).__name__ == TOKENIZER
+    if name == "run_classification":  # all texts of more than 14 letters are cut
+        cut = sum(len(row["text"].replace(" ", "")) > 14 for row in make_rows(16))
+        assert f"train: {cut} of 16 texts are longer than 16 tokens" in capsys.readouterr().out
+        return
+    words = [*words, *(["--whole_word_masking"] if name == "run_mlm" else []), "--output_dir", str(tmp_path / "second")]
+    with pytest.raises(
+        RecipeError, match=f"{TOKENIZER} is written in Python and cannot say which word.*tokenizer.json"
+    ):
+        run(words)

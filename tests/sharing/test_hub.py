@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from argparse import Namespace
+from email import message_from_string
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -394,6 +395,30 @@ def test_push_of_the_same_is_no_commit(story):
 def test_push_to_a_branch(story):
     assert "/tree/dev" in story.pushed_to_branch
     assert story.repo.branches["dev"] == story.after_second  # the same files as main, from where it starts
+
+
+GIT = {"url": "https://git.example/p.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}
+FOLDER = {"url": "file:///somewhere", "dir_info": {}}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "source", "address"),
+    [
+        ("Project-URL: Source, https://site.example/p\n", GIT, "version 1.2, https://site.example/p"),
+        ("Home-page: https://site.example\n", None, "version 1.2, https://site.example"),
+        ("", GIT, 'version 1.2, `pip install "git+https://git.example/p.git@abc"`'),
+        ("", FOLDER, "version 1.2, which names no address: ask the author for its source"),
+        ("", {**GIT, "url": "file:///somewhere/p.git"}, "version 1.2, which names no address"),
+        ("", None, "version 1.2, which names no address"),
+    ],
+    ids=["project-url", "home-page", "git", "folder", "local-git", "nothing"],
+)
+def test_card_says_where_the_package_is(metadata, source, address, monkeypatch):
+    text = json.dumps(source) if source else None
+    package = SimpleNamespace(metadata=message_from_string(metadata), version="1.2", read_text=lambda name: text)
+    monkeypatch.setattr(cards, "distribution", lambda name: package)
+    section = "\n".join(cards.explain_loading(cards.Card("someone/model"), REPORT))
+    assert f"With the package plainformer installed ({address}" in section
 
 
 def test_card_that_somebody_wrote_stays(hub, pusher, folder):
