@@ -9,11 +9,13 @@ from transformers import (
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
+    AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
 
 from .configuration_plainformer import PlainformerConfig
+from .configuration_seq2seq_plainformer import PlainformerSeq2SeqConfig
 from .conversion import from_bert, to_bert
 from .encoding import encode
 from .modeling_plainformer import (
@@ -24,6 +26,7 @@ from .modeling_plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
+from .modeling_seq2seq_plainformer import PlainformerForConditionalGeneration, PlainformerSeq2SeqEncoder
 from .positions_plainformer import sinusoidal_embedding
 from .pretrained_plainformer import PlainformerPreTrainedModel
 from .tokenization_plainformer import load_tokenizer, train_tokenizer
@@ -32,6 +35,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PlainformerConfig",
+    "PlainformerForConditionalGeneration",
     "PlainformerForMaskedLM",
     "PlainformerForMultipleChoice",
     "PlainformerForQuestionAnswering",
@@ -39,6 +43,7 @@ __all__ = [
     "PlainformerForTokenClassification",
     "PlainformerModel",
     "PlainformerPreTrainedModel",
+    "PlainformerSeq2SeqConfig",
     "encode",
     "from_bert",
     "load_tokenizer",
@@ -54,3 +59,7 @@ AutoModelForSequenceClassification.register(PlainformerConfig, PlainformerForSeq
 AutoModelForTokenClassification.register(PlainformerConfig, PlainformerForTokenClassification, exist_ok=True)
 AutoModelForQuestionAnswering.register(PlainformerConfig, PlainformerForQuestionAnswering, exist_ok=True)
 AutoModelForMultipleChoice.register(PlainformerConfig, PlainformerForMultipleChoice, exist_ok=True)
+
+AutoConfig.register(PlainformerSeq2SeqConfig.model_type, PlainformerSeq2SeqConfig, exist_ok=True)
+AutoModel.register(PlainformerSeq2SeqConfig, PlainformerSeq2SeqEncoder, exist_ok=True)
+AutoModelForSeq2SeqLM.register(PlainformerSeq2SeqConfig, PlainformerForConditionalGeneration, exist_ok=True)

@@ -76,7 +76,7 @@ class PlainformerCrossAttention(PlainformerAttention):
         if cache is None:
             return key, value
         states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, S, D]
-        places = {"cache_position": layout.sources.places}
+        places = {"cache_position": layout.sources.position_ids[0]}
         states = cache.cross_attention_cache.update(*states, self.layer_index, places)
         cache.is_updated[self.layer_index] = True
         return tuple(one.transpose(1, 2) for one in states)

@@ -78,6 +78,7 @@ class PlainformerConfig(PretrainedConfig):
     """
 
     model_type = "plainformer"
+    auto_maps = {model_type: AUTO_MAP}
     keys_to_ignore_at_inference = ["hidden_states", "attentions"]
     base_model_tp_plan = {  # tensor parallelism: each process computes some of the heads and of the inner width
         "layers.*.attention.q_proj": "colwise",
@@ -218,8 +219,8 @@ class PlainformerConfig(PretrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
         output = super().to_dict()
-        if self.model_type == PlainformerConfig.model_type:  # our classes refuse the files of another architecture
-            output["auto_map"] = {**AUTO_MAP, **output.get("auto_map", {})}
+        if self.model_type in self.auto_maps:  # our classes refuse the files of another architecture
+            output["auto_map"] = {**self.auto_maps[self.model_type], **output.get("auto_map", {})}
         return output
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -228,9 +229,9 @@ class PlainformerConfig(PretrainedConfig):
         transformers copies the file of the class being saved; for a subclass of yours that is not this package's.
         A reader who loaded nothing but the configuration has no modeling file to copy.
         """
-        code = [
-            read_code(Path(__file__).with_name(f"{reference.partition('.')[0]}.py")) for reference in AUTO_MAP.values()
-        ]
+        references = (reference for auto_map in self.auto_maps.values() for reference in auto_map.values())
+        files = {f"{reference.partition('.')[0]}.py" for reference in references}
+        code = [read_code(Path(__file__).with_name(file)) for file in files]
         if all(code) and not os.path.isfile(save_directory):
             for files in code:
                 write_code(files, save_directory)

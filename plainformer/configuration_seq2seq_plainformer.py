@@ -1,5 +1,6 @@
 """The choices of an encoder-decoder: those of the encoder, and what the decoder adds."""
 
+import copy
 from typing import Any
 
 from .configuration_plainformer import PlainformerConfig
@@ -31,7 +32,7 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
     model_type = "plainformer-seq2seq"
     keys_to_ignore_at_inference = ["cache", "past_key_values"]
     can_start_from = ("plainformer",)
-    own_auto_map = SEQ2SEQ_AUTO_MAP
+    auto_maps = {model_type: SEQ2SEQ_AUTO_MAP}
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
         self.decoder_start_token_id = decoder_start_token_id
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
+        self.use_cache = use_cache
         ids = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
         kwargs["is_encoder_decoder"] = True
         super().__init__(*args, decoder_start_token_id=decoder_start_token_id, use_cache=use_cache, **ids, **kwargs)
@@ -74,10 +76,16 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
         """How many layers the decoder has."""
         return self.num_hidden_layers if self.num_decoder_layers is None else self.num_decoder_layers
 
+    def encoder_config(self) -> PlainformerConfig:
+        """The configuration of the encoder alone."""
+        own = ("auto_map", "architectures", "model_type", "is_encoder_decoder", "use_cache", "num_decoder_layers")
+        own += ("decoder_start_token_id", "bos_token_id", "eos_token_id")
+        return PlainformerConfig.from_dict({name: value for name, value in self.to_dict().items() if name not in own})
+
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> PlainformerConfig:
         """Of the decoder: a copy whose `num_hidden_layers` are the decoder's, which caches are made by."""
-        if not decoder or self.decoder_depth == self.num_hidden_layers:
+        if not decoder or self.num_decoder_layers is None:
             return self
-        text_config = type(self).from_dict(self.to_dict())
-        text_config.num_hidden_layers = self.decoder_depth
+        text_config = copy.copy(self)
+        text_config.num_hidden_layers, text_config.num_decoder_layers = self.num_decoder_layers, None
         return text_config

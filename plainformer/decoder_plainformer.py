@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .causal_attention_plainformer import PlainformerCausalAttention, PlainformerCrossAttention
-from .modeling_plainformer import PlainformerMLP, as_pair, make_norm
 from .layouts_plainformer import record_states
+from .modeling_plainformer import PlainformerMLP, as_pair, make_norm
 from .pairs_plainformer import PairLayout
 from .positions_plainformer import POSITION_KINDS
 

@@ -3,11 +3,11 @@
     targets   self-attention: each target to those before it, in its own sequence
     sources   cross-attention: each target to the real tokens of its own source
 
-In training, and wherever nothing is cached, the decoder computes real targets only. The pairs are sorted by the length of
-the target, then of the source: so a run of pairs agrees in both, and needs no mask but the causal one.
+In training, and wherever nothing is cached, the decoder computes real targets only. The pairs are sorted by the length
+of the target, then of the source. So neighbours agree in both, and need no mask but the causal one.
 
-Shapes: B batch, L targets of this call, K targets in all, S length of the sources, N real targets, M real source tokens,
-H heads, D head size, E hidden size.
+Shapes: B batch, L targets of this call, K targets in all, S length of the sources, N real targets, M real source
+tokens, H heads, D head size, E hidden size.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from .kernels_plainformer import Kernel
-from .targets_plainformer import Targets
 from .layouts_plainformer import Layout, PaddedLayout, UnpaddedLayout, add_bias, index_tokens, open_queries
+from .targets_plainformer import Targets
 
 
 @dataclass
@@ -100,7 +100,7 @@ class CausalRectangle(PaddedLayout):
 
 @dataclass
 class CausalBuckets(UnpaddedLayout):
-    """The real targets alone, [N], sorted by length; every token sees itself and those before it in its own sequence."""
+    """The real targets alone, [N], sorted by length; a token sees itself and those before it in its own sequence."""
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
@@ -126,7 +126,7 @@ class SourceGroups:
 
     Attributes:
         position_ids: of the source tokens, [M].
-        groups: (how many pairs, the length of their targets, that of their sources), in order; together they cover both.
+        groups: (how many pairs, the length of their targets, that of their sources); together they cover all.
     """
 
     position_ids: Tensor
@@ -180,7 +180,11 @@ def make_pair_layout(targets: Targets, source: Source, unpad: bool) -> PairLayou
 
 def _unpad_pairs(targets: Targets, source: Source) -> PairLayout:
     """Pairs sorted by the length of the target, then of the source; rows without a target are left out."""
-    pairs = sorted((target, length, row) for row, (target, length) in enumerate(zip(targets.lengths, source.lengths)) if target)
+    pairs = sorted(
+        (target, length, row)
+        for row, (target, length) in enumerate(zip(targets.lengths, source.lengths, strict=True))
+        if target
+    )
     order = [row for _, _, row in pairs]
     groups = [(len(list(same)), *lengths) for lengths, same in groupby(pair[:2] for pair in pairs)]
     buckets = [(len(list(same)), length) for length, same in groupby(target for target, _, _ in pairs)]

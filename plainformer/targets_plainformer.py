@@ -1,13 +1,13 @@
 """What a decoder is given: its input ids, or the labels that they are made of, checked and completed.
 
-Teacher forcing: a decoder predicts each label from those before it. So it reads the labels moved by one place, after the
-start token:
+Teacher forcing: a decoder predicts each label from those before it. So it reads the labels moved by one place, after
+the start token:
 
     labels   5      6  7  end
     input    start  5  6  7
 
-A target is what lies from a row's first label to its last, on whichever side the padding is. A label that is ignored inside
-of it keeps its place, and is read as the padding token.
+A target is what lies from a row's first label to its last, on whichever side the padding is. A label that is ignored
+inside of it keeps its place, and is read as the padding token.
 
 Shapes: B batch, L targets of this call, K targets in all, E hidden size.
 """
@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .inputs_plainformer import read_embeds, read_ids, read_shape, refuse_too_long
+from .inputs_plainformer import read_ids, read_shape, refuse_too_long
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions
@@ -40,12 +40,13 @@ class Targets(HeadLabels):
         places: where the targets of this call stand among all of their row, [L].
         num_before: how many targets are in the cache; None where only the device knows.
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
+        num_labels: how many places are labelled; None where there are no labels or values cannot be read.
         counted: the question of how many tokens each row has; None where nobody asks.
     """
 
     out_of_range = (
-        f"ids of the targets go from 0 to {{last}} ({IGNORE_INDEX}: unlabelled). Use the tokenizer that belongs to this "
-        "model, or resize_token_embeddings for new tokens."
+        f"ids of the targets go from 0 to {{last}} ({IGNORE_INDEX}: unlabelled). Use the tokenizer that belongs to "
+        "this model, or resize_token_embeddings for new tokens."
     )
     input_ids: Tensor | None = None
     inputs_embeds: Tensor | None = None
@@ -56,6 +57,7 @@ class Targets(HeadLabels):
     places: Tensor | None = None
     num_before: int | None = 0
     sizes: dict[str, int | None] | None = None
+    num_labels: int | None = None
     counted: Question | None = None
 
     @property
@@ -134,16 +136,16 @@ def read_targets(
     if inputs_embeds is not None:
         inputs_embeds = mask_out(inputs_embeds, token_mask)
     return Targets(
-        config.vocab_size,
-        input_ids,
-        inputs_embeds,
-        labels,
-        token_mask,
-        key_mask,
-        position_ids,
-        places,
-        None if isinstance(num_before, Tensor) else num_before,
-        sizes,
+        num_classes=config.vocab_size,
+        input_ids=input_ids,
+        inputs_embeds=inputs_embeds,
+        labels=labels,
+        token_mask=token_mask,
+        key_mask=key_mask,
+        position_ids=position_ids,
+        places=places,
+        num_before=None if isinstance(num_before, Tensor) else num_before,
+        sizes=sizes,
     )
 
 
@@ -191,7 +193,7 @@ def read_key_mask(attention_mask: Tensor, shape: tuple[int, int], num_before: in
         fits = fits and attention_mask.shape[1] == num_before + L
     if not fits:
         raise ValueError(
-            f"decoder_attention_mask has shape {tuple(attention_mask.shape)}, but must be [{B}, targets in all]: 1 for a "
-            f"token, 0 for padding. {L} targets were given, and {num_before} are in the cache."
+            f"decoder_attention_mask has shape {tuple(attention_mask.shape)}, but must be [{B}, targets in all]: 1 for "
+            f"a token, 0 for padding. {L} targets were given, and {num_before} are in the cache."
         )
     return attention_mask.bool()
