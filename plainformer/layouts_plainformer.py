@@ -277,7 +277,7 @@ def _pad(batch: Batch) -> PaddedLayout:
 
 
 def open_queries(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The mask [B, 1|H, 1|L, L], bool or additive, with its fully masked queries opened to all keys; and which they are."""
+    """The mask [B, 1|H, 1|L, L], bool or additive, with its fully masked queries opened to all keys; which they are."""
     is_bool = attention_mask.dtype == torch.bool
     fully_masked = (~attention_mask if is_bool else attention_mask <= MASKED_BIAS).all(dim=-1, keepdim=True)
     return attention_mask | fully_masked if is_bool else attention_mask.masked_fill(fully_masked, 0), fully_masked
