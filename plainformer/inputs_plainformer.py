@@ -218,7 +218,10 @@ def read_mask(
             f"attention_mask is {attention_mask.dtype}, but holds no complex numbers: pass attention_mask.real."
         )
     is_additive = attention_mask.dim() > 2 and attention_mask.is_floating_point()
-    (_check_additive if is_additive else _check_zero_one)(attention_mask, questions)
+    if is_additive:
+        _check_additive(attention_mask, questions)
+    else:
+        check_zero_one("attention_mask", attention_mask, questions)
     if attention_mask.dim() == 2:
         return attention_mask.to(torch.bool), None
     attention_mask = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask  # [B, 1|H, L, L]
@@ -323,7 +326,9 @@ def read_input_ids(input_ids: Tensor, attention_mask: Tensor | None, pad_token_i
     return ids
 
 
-def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None) -> Tensor:
+def read_embeds(
+    inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None, name: str = "inputs_embeds"
+) -> Tensor:
     """Embeddings [B, L, E] in the type of the model; 0 at padding.
 
     A narrower type is widened, as in BERT, where the token types do it. A wider one is rounded under autocast only.
@@ -336,16 +341,14 @@ def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Modu
     """
     if not inputs_embeds.is_floating_point():
         raise ValueError(
-            f"inputs_embeds is {inputs_embeds.dtype}, but embeddings are floating point numbers: pass ids as "
-            "input_ids, or inputs_embeds.to(model.dtype)."
+            f"{name} is {inputs_embeds.dtype}, but embeddings are floating point numbers: pass ids as "
+            f"{name.replace('inputs_embeds', 'input_ids')}, or {name}.to(model.dtype)."
         )
     table = getattr(words, "weight", inputs_embeds)
     dtype = table.dtype if table.is_floating_point() else inputs_embeds.dtype
     fits = torch.promote_types(inputs_embeds.dtype, dtype) == dtype
     if not fits and (inputs_embeds.is_meta or not torch.is_autocast_enabled(inputs_embeds.device.type)):
-        raise ValueError(
-            f"inputs_embeds is {inputs_embeds.dtype}, but the model is {dtype}: pass inputs_embeds.to(model.dtype)."
-        )
+        raise ValueError(f"{name} is {inputs_embeds.dtype}, but the model is {dtype}: pass {name}.to(model.dtype).")
     return mask_out(inputs_embeds.to(dtype), token_mask)
 
 
@@ -394,19 +397,8 @@ def read_labels(
     return labels, questions.ask(count, check)
 
 
-def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
-    """Raise a TypeError for a keyword that nothing would read: a mistyped `attention_mask` must not go unseen."""
-    for name in kwargs:
-        known = [known for known in inspect.signature(forward).parameters if known not in INTERNAL_ARGUMENTS]
-        close = difflib.get_close_matches(name, [*known, *HEAD_ARGUMENTS], n=1)
-        if name in HEAD_ARGUMENTS:
-            hint = "Only some models with a head take it."
-        else:
-            hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
-        raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")
-
-
-def _check_zero_one(mask: Tensor, questions: Questions) -> None:
+def check_zero_one(name: str, mask: Tensor, questions: Questions) -> None:
+    """Raise a ValueError for a mask that holds something else than 0 and 1."""
     if mask.dtype == torch.bool:
         return
 
@@ -418,12 +410,24 @@ def _check_zero_one(mask: Tensor, questions: Questions) -> None:
     def check(values: list[int]) -> None:
         if values[0]:
             raise ValueError(
-                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes {meaning}. "
+                f"{name} of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes {meaning}. "
                 "Scores to add go into a float mask with 3 or 4 dimensions; several sequences in one row are told "
                 "apart by position_ids."
             )
 
     questions.ask(lambda: is_odd().any(), check)
+
+
+def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
+    """Raise a TypeError for a keyword that nothing would read: a mistyped `attention_mask` must not go unseen."""
+    for name in kwargs:
+        known = [known for known in inspect.signature(forward).parameters if known not in INTERNAL_ARGUMENTS]
+        close = difflib.get_close_matches(name, [*known, *HEAD_ARGUMENTS], n=1)
+        if name in HEAD_ARGUMENTS:
+            hint = "Only some models with a head take it."
+        else:
+            hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
+        raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")
 
 
 def _check_additive(mask: Tensor, questions: Questions) -> None:

@@ -10,6 +10,7 @@ dimensions, real tokens or a rectangle.
 """
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -123,7 +124,8 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
                 `PlainformerModel.forward` takes them.
             decoder_input_ids: the tokens so far, [B, L]; None: made from `labels`.
             decoder_attention_mask: 1 for a token and 0 for padding, [B, K], of the tokens in the cache and of these;
-                None: all are tokens. Where there are labels, they say where the tokens are.
+                None: all are tokens, or, where there are labels, those of a target. A prompt before the labels, which
+                has no loss, needs it.
             encoder_outputs: what the encoder gave for these sources, `last_hidden_state` [B, S, E]; they are then not
                 encoded again, but `attention_mask` is still needed.
             past_key_values, cache: keys and values of what was computed before; the newer versions of transformers call
@@ -145,44 +147,71 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         config = self.config
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        cache = self.open_cache(past_key_values if cache is None else cache, use_cache, labels)
-        num_before = 0 if cache is None else cache.get_seq_length()
+        asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        cache = self.open_cache(past_key_values, cache, use_cache, labels)
         given = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, labels)
-        targets = read_targets(config, self.target_sizes(), *given, num_before)
+        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings())
 
-        options = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         observed = is_observed(self)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        source, encoded = self.encode(encoder_outputs, targets, observed=observed, **inputs, **asked)
+        padded = cache is not None or output_attentions or observed
+        layout = make_pair_layout(targets, source, unpad=config.unpad_inputs and not padded)
+        hidden_states, decoded = self.decode(targets, source, layout, cache, **asked)
+        logits, loss = self.score(hidden_states, layout.targets, targets, num_items_in_batch, observed)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **{CACHE_FIELD: cache}, **decoded, **encoded)
+
+    def encode(
+        self, encoder_outputs: BaseModelOutput | tuple | None, targets: Targets, **inputs: Any
+    ) -> tuple[Source, dict[str, Any]]:
+        """Encode the sources, unless that was done before; targets are checked together with them.
+
+        Args:
+            inputs: of the encoder.
+
+        Returns:
+            The sources, and what the output tells of the encoder.
+        """
         if encoder_outputs is None:
-            sources = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-            sources |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
-            encoded = self.plainformer(**sources, head_labels=targets, observed=observed, return_dict=True, **options)
+            encoded = self.plainformer(**inputs, head_labels=targets, return_dict=True)
             source, targets.num_labels = read_encoded(encoded), encoded.batch.num_labels
         else:
             is_output = isinstance(encoder_outputs, ModelOutput)
             encoded = encoder_outputs if is_output else BaseModelOutput(*encoder_outputs)
-            source = read_given(encoded.last_hidden_state, attention_mask, targets, config)
+            source = read_given(encoded.last_hidden_state, inputs["attention_mask"], targets, self.config)
+        states = {
+            "encoder_hidden_states": encoded.get("hidden_states"),
+            "encoder_attentions": encoded.get("attentions"),
+        }
+        return source, {"encoder_last_hidden_state": source.layout.scatter(source.states), **states}
 
-        padded = cache is not None or output_attentions or observed
-        layout = make_pair_layout(targets, source, unpad=config.unpad_inputs and not padded)
+    def decode(
+        self,
+        targets: Targets,
+        source: Source,
+        layout: PairLayout,
+        cache: EncoderDecoderCache | None,
+        output_attentions: bool,
+        output_hidden_states: bool,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Hidden states of the targets, [*, E], and what the output tells of the decoder."""
         recorded = [] if output_hidden_states else None
-        hidden_states, attentions, cross_attentions = self.decoder(
-            self.embed(targets, layout.targets), lay_out(source, layout), layout, cache, output_attentions, recorded
-        )
-        logits, loss = self.score(hidden_states, layout.targets, targets, num_items_in_batch, observed)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            **{CACHE_FIELD: cache},
-            decoder_hidden_states=tuple(recorded) if output_hidden_states else None,
-            decoder_attentions=tuple(attentions) if output_attentions else None,
-            cross_attentions=tuple(cross_attentions) if output_attentions else None,
-            encoder_last_hidden_state=source.layout.scatter(source.states),
-            encoder_hidden_states=encoded.get("hidden_states"),
-            encoder_attentions=encoded.get("attentions"),
-        )
+        inputs = (self.embed(targets, layout.targets), lay_out(source, layout), layout, cache)
+        hidden_states, attentions, cross_attentions = self.decoder(*inputs, output_attentions, recorded)
+        return hidden_states, {
+            "decoder_hidden_states": tuple(recorded) if output_hidden_states else None,
+            "decoder_attentions": tuple(attentions) if output_attentions else None,
+            "cross_attentions": tuple(cross_attentions) if output_attentions else None,
+        }
 
-    def open_cache(self, cache: SharedCache, use_cache: bool | None, labels: Tensor | None) -> SharedCache:
+    def open_cache(
+        self, past_key_values: SharedCache, cache: SharedCache, use_cache: bool | None, labels: Tensor | None
+    ) -> EncoderDecoderCache | None:
         """The cache that was given, or a new one where one is wanted, of self-attention and of the source; or None."""
+        if past_key_values is not None and CACHE_FIELD == "cache":
+            warnings.warn("`past_key_values` is called `cache` in this version of transformers.", FutureWarning, 3)
+        cache = past_key_values if cache is None else cache
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and labels is None
         if cache is None:
@@ -290,8 +319,8 @@ def read_given(
         questions.read()
         targets.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
         lengths, states = asked.answer, mask_out(states, token_mask)
-    places = torch.arange(S, device=device).expand(B, S)
-    return Source(states, PaddedLayout((B, S), places), (B, S), token_mask, lengths)
+    layout = PaddedLayout((B, S), torch.arange(S, device=device).expand(B, S))
+    return Source(states, layout, (B, S), token_mask, lengths)
 
 
 def lay_out(source: Source, layout: PairLayout) -> Tensor:
