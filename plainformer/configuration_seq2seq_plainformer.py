@@ -3,7 +3,10 @@
 import copy
 from typing import Any
 
+from .code_plainformer import keep_code  # noqa: F401  transformers 4.57 copies only what this file imports
 from .configuration_plainformer import PlainformerConfig
+from .names_plainformer import OF_TRANSFORMERS  # noqa: F401
+from .positions_plainformer import POSITION_KINDS  # noqa: F401
 
 SEQ2SEQ_AUTO_MAP = {
     "AutoConfig": "configuration_seq2seq_plainformer.PlainformerSeq2SeqConfig",

@@ -24,6 +24,7 @@ from .attention_plainformer import PlainformerAttention  # noqa: F401  transform
 from .causal_attention_plainformer import PlainformerCrossAttention  # noqa: F401
 from .chunking_plainformer import apply_in_chunks  # noqa: F401
 from .code_plainformer import keep_code  # noqa: F401
+from .configuration_plainformer import PlainformerConfig  # noqa: F401
 from .configuration_seq2seq_plainformer import PlainformerSeq2SeqConfig
 from .decoder_plainformer import PlainformerDecoder
 from .hooks_plainformer import is_observed
