@@ -26,6 +26,7 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
             BERT tokenizer `tokenizer.cls_token_id`.
         bos_token_id: the id that begins a text, where the tokenizer has one.
         eos_token_id: the id that ends a target; `generate` stops there. For a BERT tokenizer `tokenizer.sep_token_id`.
+        use_cache: keep keys and values between the steps of `generate`.
         kwargs: the arguments of `PlainformerConfig`.
 
     Raises:
@@ -65,6 +66,8 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
                 f"num_decoder_layers={layers!r} is not valid: it must be None (as many as num_hidden_layers) or an "
                 "integer of at least 1."
             )
+        if not isinstance(self.use_cache, bool):
+            raise ValueError(f"use_cache={self.use_cache!r} is not valid: it must be True or False.")
         for field in ("decoder_start_token_id", "bos_token_id", "eos_token_id"):
             given = getattr(self, field)
             for value in given if isinstance(given, list) else [given]:

@@ -378,9 +378,13 @@ def read_labels(
             "has no loss. Pass labels to a model with a head."
         )
     labels = head_labels.read(token_mask, shape)
+    has_ids = labels is not None and labels.numel()
+    question = _ask_labels(labels, head_labels, questions) if has_ids else None
     head_labels.check_values(token_mask, shape, questions)
-    if labels is None or not labels.numel():
-        return labels, None
+    return labels, question
+
+
+def _ask_labels(labels: Tensor, head_labels: HeadLabels, questions: Questions) -> Question:
     labelled = labels != IGNORE_INDEX
 
     def check(values: list[int]) -> None:
@@ -394,7 +398,7 @@ def read_labels(
     def count() -> Tensor:
         return torch.stack((labelled.sum(), *labels.masked_fill(~labelled, 0).aminmax()))
 
-    return labels, questions.ask(count, check)
+    return questions.ask(count, check)
 
 
 def check_zero_one(name: str, mask: Tensor, questions: Questions) -> None:

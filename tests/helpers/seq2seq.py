@@ -44,7 +44,7 @@ def make_seq2seq(**overrides) -> PlainformerForConditionalGeneration:
 
 def make_source(length: int = 7) -> dict[str, Tensor]:
     """Five sources of up to seven tokens, [5, S]."""
-    mask = SOURCE_MASK[:, :length]
+    mask = SOURCE_MASK[:, :length].clone()
     return {"input_ids": torch.randint(3, 50, mask.shape), "attention_mask": mask}
 
 
