@@ -255,12 +255,18 @@ def decide_packing(batch: Batch, num_sequences: list[int] | None, boundaries: Te
     batch.sequence_ids = batch.sequence_ids if batch.is_packed else None
 
 
-def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Questions) -> None:
+def refuse_too_long(
+    position_ids: Tensor, limit: int | None, questions: Questions, padded_length: int | None = None
+) -> None:
     """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
 
     Values are asked for only where the padded length leaves a doubt. Where they cannot be read, that length counts.
+
+    Args:
+        padded_length: with what is in a cache; None: it is that of `position_ids` [B, L].
     """
-    if limit is None or position_ids.shape[1] <= limit or not position_ids.numel():
+    padded_length = position_ids.shape[1] if padded_length is None else padded_length
+    if limit is None or padded_length <= limit or not position_ids.numel():
         return
 
     def check(values: list[int]) -> None:
@@ -271,7 +277,7 @@ def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Question
                 "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
             )
 
-    questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[position_ids.shape[1]])
+    questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[padded_length])
 
 
 def read_ids(

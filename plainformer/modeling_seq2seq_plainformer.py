@@ -39,8 +39,8 @@ from .packing_plainformer import refuse_packed
 from .pairs_plainformer import PairLayout, Source, make_pair_layout
 from .positions_plainformer import POSITION_KINDS  # noqa: F401
 from .pretrained_plainformer import PlainformerPreTrainedModel
-from .targets_plainformer import Targets, find_targets, read_targets, shift_right
-from .values_plainformer import Questions, find_indices, mask_out
+from .targets_plainformer import Targets, find_targets, read_prompts, read_targets, shift_right
+from .values_plainformer import Questions, find_indices, mask_out, refuse_other_than_tensors
 
 SharedCache = EncoderDecoderCache | Cache | None
 # The output's field for the cache: "past_key_values" in older versions of transformers.
@@ -53,6 +53,7 @@ class PlainformerSeq2SeqEncoder(PlainformerModel):
     config_class = PlainformerSeq2SeqConfig
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\."]
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -66,11 +67,18 @@ class PlainformerSeq2SeqEncoder(PlainformerModel):
         head_labels: HeadLabels | None = None,
         observed: bool | None = None,
     ) -> EncoderOutput:
-        """As `PlainformerModel.forward`. It names its arguments: `generate` would pass on its own to `**kwargs`."""
+        """As `PlainformerModel.forward`, but packed rows are refused: a decoder reads one text from each row.
+
+        It names its arguments: `generate` would pass on its own to `**kwargs`.
+        """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         options = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
-        internal = {"head_labels": head_labels, "observed": observed, "return_dict": return_dict}
-        return super().forward(*inputs, **options, **internal)
+        internal = {"head_labels": HeadLabels() if head_labels is None else head_labels, "observed": observed}
+        output = super().forward(*inputs, **options, **internal, return_dict=True)
+        refuse_packed(output.layout.is_packed)
+        if head_labels is not None:
+            return output
+        return EncoderOutput(output.layout.scatter(output.last_hidden_state), output.hidden_states, output.attentions)
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, *args: Any, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
@@ -267,20 +275,39 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         """The decoder's input ids for labels [B, L], moved by one place after the start token, as in `forward`."""
         return shift_right(labels, find_targets(labels), self.config)
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers, but a prompt that is padded on the right is refused: its padding would lie in the middle.
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        *args: Any,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in transformers, but prompts are checked.
+
+        Args:
+            inputs: the sources, [B, S]; or `input_ids`, `inputs_embeds` or `encoder_outputs` by name.
+            decoder_input_ids: prompts [B, L], with which the answers begin; None: the start token alone.
+            decoder_attention_mask: 1 for a token of the prompt and 0 for padding, [B, L], which has to be on the left.
 
         Raises:
-            ValueError: `decoder_attention_mask` ends with 0 in some row.
+            TypeError: something is no tensor.
+            ValueError: another number of prompts than of sources, or padding in the wrong place or without a mask.
         """
+        refuse_other_than_tensors(inputs=inputs, **{name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")})
+        if decoder_input_ids is not None:
+            sources = [inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")]
+            num_sources = next((len(source) for source in sources if source is not None), None)
+            prompts = (decoder_input_ids, decoder_attention_mask)
+            decoder_input_ids, decoder_attention_mask = read_prompts(*prompts, num_sources, self.config)
+        given = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
+        return super().generate(inputs, *args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in transformers, without what only older versions pass: the cache knows where the tokens stand."""
         model_inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        model_inputs.pop("cache_position", None)  # of older versions; the cache knows it
-        attention_mask = model_inputs.get("decoder_attention_mask")
-        if attention_mask is not None and attention_mask.dim() == 2 and not attention_mask[:, -1].all():
-            raise ValueError(
-                "decoder_attention_mask ends with 0: a prompt is padded on the right, so that its padding would lie "
-                "between the prompt and what is generated. Pad prompts on the left (tokenizer.padding_side='left')."
-            )
+        model_inputs.pop("cache_position", None)
         return model_inputs
 
     @staticmethod
@@ -290,12 +317,7 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
 
 
 def read_encoded(encoded: EncoderOutput) -> Source:
-    """What the encoder computed, with its layout.
-
-    Raises:
-        ValueError: a row holds several sequences.
-    """
-    refuse_packed(encoded.layout.is_packed)
+    """What the encoder computed, with its layout."""
     batch = encoded.batch
     lengths = batch.lengths if batch.token_mask is not None else [batch.shape[1]] * batch.shape[0]
     return Source(encoded.last_hidden_state, encoded.layout, batch.shape, batch.token_mask, lengths)
@@ -313,13 +335,16 @@ def read_given(
     questions = Questions()
     token_mask, _ = read_mask(attention_mask, (B, S), config.num_attention_heads, questions)
     lengths = None
-    if targets.num_before == 0:  # generation gives the same sources again at each step
+    if targets.are_first:  # generation gives the same sources again at each step
         counts = states.new_full((B,), S, dtype=torch.long) if token_mask is None else token_mask.sum(dim=1)
         _, num_labels = read_labels(targets, None, (B, S), questions)
         asked = questions.ask(lambda: counts)
         questions.read()
         targets.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
         lengths, states = asked.answer, mask_out(states, token_mask)
+    else:
+        targets.check_values(token_mask, (B, S), questions)
+        questions.read()
     layout = PaddedLayout((B, S), torch.arange(S, device=device).expand(B, S))
     return Source(states, layout, (B, S), token_mask, lengths)
 

@@ -40,6 +40,8 @@ class Targets(HeadLabels):
         position_ids: [B, L]; the tokens of a target count from 0.
         cache_position: where the targets of this call stand among all of their row, [L].
         num_before: how many targets are in the cache; None where only the device knows.
+        max_length: how many targets a row may have by now.
+        are_first: none of these sources was seen before.
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
         num_labels: how many places are labelled; None where there are no labels or values cannot be read.
         counted: the question of how many tokens each row has; None where nobody asks.
@@ -59,6 +61,8 @@ class Targets(HeadLabels):
     position_ids: Tensor | None = None
     cache_position: Tensor | None = None
     num_before: int | None = 0
+    max_length: int = 0
+    are_first: bool = True
     sizes: dict[str, int | None] | None = None
     num_labels: int | None = None
     counted: Question | None = None
@@ -137,7 +141,9 @@ class Targets(HeadLabels):
             raise ValueError(
                 f"The targets have {self.shape[0]} rows and the sources {shape[0]}: give one target for each source."
             )
-        refuse_too_long(self.position_ids, self.sizes["max_position_embeddings"], questions)
+        refuse_too_long(self.position_ids, self.sizes["max_position_embeddings"], questions, self.max_length)
+        if not self.are_first and self.shape[1] == 1:  # a token that generation chose
+            return
         known = {"shape": self.shape, "token_mask": self.token_mask, "sizes": self.sizes, "questions": questions}
         if self.attention_mask is not None:
             check_zero_one("decoder_attention_mask", self.attention_mask, questions)
@@ -207,6 +213,11 @@ def read_targets(
     if attention_mask is not None:
         targets.read_mask(attention_mask, (B, L), num_before)
     targets.count(B, L, num_before)
+    if targets.num_before is not None:
+        targets.max_length = L + num_before
+    else:  # a static cache
+        targets.max_length = cache.self_attention_cache.layers[0].max_cache_len
+    targets.are_first = cache is None or not any(cache.is_updated.values())
     if inputs_embeds is not None:
         targets.inputs_embeds = read_embeds(inputs_embeds, targets.token_mask, words, "decoder_inputs_embeds")
     return targets
@@ -242,3 +253,39 @@ def shift_right(labels: Tensor, token_mask: Tensor, config: Any) -> Tensor:
     shifted = F.pad(labels.masked_fill(labels == IGNORE_INDEX, pad)[:, :-1], (1, 0), value=pad)
     is_first = token_mask & ~F.pad(token_mask[:, :-1], (1, 0))
     return shifted.masked_fill(is_first, start)
+
+
+def read_prompts(
+    input_ids: Tensor, attention_mask: Tensor | None, num_sources: int | None, config: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Prompts of generation, [B, L], and their mask, without the places at which all of them are padded.
+
+    Args:
+        num_sources: how many sources there are; None: it is not known.
+
+    Raises:
+        TypeError: something is no tensor.
+        ValueError: another number of prompts, another shape, or padding in the wrong place or without a mask.
+    """
+    refuse_other_than_tensors(decoder_input_ids=input_ids, decoder_attention_mask=attention_mask)
+    shape, _ = read_shape(input_ids, None, config.hidden_size, "decoder_")
+    if num_sources not in (None, shape[0]):
+        raise ValueError(
+            f"decoder_input_ids have {shape[0]} rows, and there are {num_sources} sources: give one prompt for each."
+        )
+    start, pad = config.decoder_start_token_id, config.pad_token_id
+    if attention_mask is None:
+        if pad is not None and pad != start and (input_ids[:, 0] == pad).any():
+            raise ValueError(
+                f"decoder_input_ids begin with pad_token_id={pad}, and there is no decoder_attention_mask: the padding "
+                "would be read as tokens. Pass decoder_attention_mask."
+            )
+        return input_ids, None
+    check_shape("decoder_attention_mask", attention_mask, [shape])
+    if not attention_mask[:, -1].all():
+        raise ValueError(
+            "decoder_attention_mask ends with 0: a prompt is padded on the right, so that its padding would lie "
+            "between the prompt and what is generated. Pad prompts on the left (tokenizer.padding_side='left')."
+        )
+    first = int(attention_mask.bool().any(dim=0).to(torch.int8).argmax())
+    return input_ids[:, first:], attention_mask[:, first:]
