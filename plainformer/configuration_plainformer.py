@@ -295,10 +295,11 @@ def refuse_other_model_type(found: list[str], config_class: type, source: str | 
     if expected in found or other in getattr(config_class, "can_start_from", ()):
         return
     remedy = "Open it with AutoModel, or with the class that wrote it, whose config_class has this model type."
-    if expected != PlainformerConfig.model_type:
-        remedy += f" Where its weights fit nevertheless, name it in {config_class.__name__}.can_start_from."
-    elif other == "bert":
+    ours = PlainformerConfig.model_type
+    if other == "bert" and ours in (expected, *config_class.can_start_from):
         remedy = "Convert it with plainformer.from_bert(...)."
+    elif expected != ours:
+        remedy += f" Where its weights fit nevertheless, name it in {config_class.__name__}.can_start_from."
     raise ValueError(
         f"{source!s} is of model_type={other!r}, not {expected!r}: a model of {config_class.__name__} would not "
         f"read its weights. {remedy}"

@@ -255,6 +255,10 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         loss = class_loss(logits, layout.gather(labels), num_items_in_batch)
         return layout.scatter(logits), loss
 
+    def embeddings_with_positions(self) -> list[nn.Module]:
+        """Both halves have a table of positions, of the same length."""
+        return [self.plainformer.embeddings, self.decoder.embeddings]
+
     def get_encoder(self, *args: Any, **kwargs: Any) -> PlainformerSeq2SeqEncoder:
         """The encoder; `generate` calls it once for each batch."""
         return self.plainformer

@@ -150,18 +150,26 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: positions are not learned, or the number is not an integer of at least 1.
         """
-        old = self.get_position_embeddings()
+        self.get_position_embeddings()  # raises where there is none
         size = new_num_position_embeddings
         if type(size) is not int or size < 1:
             raise ValueError(f"new_num_position_embeddings={size!r} must be an integer of at least 1.")
+        for embeddings in self.embeddings_with_positions():
+            embeddings.position_embeddings = self._resize_table(embeddings.position_embeddings, size)
+        self.config.max_position_embeddings = size
+
+    def embeddings_with_positions(self) -> list[nn.Module]:
+        """The modules that hold a table of positions each."""
+        return [self.base_model.embeddings]
+
+    def _resize_table(self, old: nn.Embedding, size: int) -> nn.Embedding:
         new = nn.Embedding(size, old.embedding_dim, device=old.weight.device, dtype=old.weight.dtype)
         nn.init.normal_(new.weight, std=self.config.initializer_range)
         kept = min(size, old.num_embeddings)
         with torch.no_grad():
             new.weight[:kept] = old.weight[:kept]
         new.weight.requires_grad_(old.weight.requires_grad)
-        self.base_model.embeddings.position_embeddings = new
-        self.config.max_position_embeddings = size
+        return new
 
 
 def _refuse_split_heads(model: PreTrainedModel) -> None:

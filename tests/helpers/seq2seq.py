@@ -4,7 +4,10 @@ Shapes: B batch, S source, L targets.
 """
 
 import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from helpers.models import NO_DROPOUT, randomise
 from plainformer import PlainformerForConditionalGeneration, PlainformerSeq2SeqConfig
@@ -70,3 +73,11 @@ def single(pairs: dict[str, Tensor], row: int) -> dict[str, Tensor]:
     here = pairs["attention_mask"][row].bool()
     span = spans(pairs["labels"])[row]
     return {"input_ids": pairs["input_ids"][row : row + 1, here], "labels": pairs["labels"][row : row + 1, span]}
+
+
+def make_tokenizer() -> PreTrainedTokenizerBase:
+    """A tokenizer of 50 entries, whose ids of padding, start and end are those of the models here."""
+    vocab = {"[PAD]": 0, "[CLS]": START, "[SEP]": END, "[UNK]": 3} | {f"w{index}": index for index in range(4, 50)}
+    words = Tokenizer(WordLevel(vocab, unk_token="[UNK]"))
+    names = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
+    return PreTrainedTokenizerFast(tokenizer_object=words, **names)
