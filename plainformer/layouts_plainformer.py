@@ -98,10 +98,14 @@ class PaddedLayout:
             lowest = _lowest_bias(query)
             attention_mask = attention_mask.to(query.dtype).clamp(min=lowest, max=-lowest)
         if bias is not None:
-            scores_bias = bias(self.position_ids, self.position_ids).to(query.dtype)  # [B, H, L, L]
+            scores_bias = bias(self.position_ids, self.count_keys(key.shape[2])).to(query.dtype)  # [B, H, L, L]
             attention_mask = add_bias(attention_mask, scores_bias)
         context, weights = kernel(query, key, value, attention_mask, self.fully_masked, dropout_p)
         return context.transpose(1, 2), weights  # [B, L, H, D]
+
+    def count_keys(self, K: int) -> Tensor:
+        """The position ids of K keys, [B, K]: those of the queries, which are the same tokens."""
+        return self.position_ids
 
 
 @dataclass

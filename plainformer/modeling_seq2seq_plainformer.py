@@ -105,6 +105,29 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike | None,
+        *model_args: Any,
+        output_loading_info: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        """As for every model here; an encoder, or a model with any head, is opened with a new decoder.
+
+        Token ids that are given here hold for `generate` too. transformers reads those of `generate` from the files,
+        and an encoder's files have none.
+        """
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
+        )
+        options = model.generation_config
+        for name in ("decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id"):
+            is_unset = kwargs.get("config") is not None and getattr(options, name) is None
+            if name in kwargs or is_unset:
+                setattr(options, name, getattr(model.config, name))
+        return (model, info) if output_loading_info else model
+
     @can_return_tuple
     def forward(
         self,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .kernels_plainformer import Kernel
 from .layouts_plainformer import Layout, PaddedLayout, UnpaddedLayout, add_bias, index_tokens, open_queries
+from .packing_plainformer import count_positions
 from .targets_plainformer import Targets
 
 
@@ -85,6 +86,14 @@ class CausalRectangle(PaddedLayout):
             self.masks[K] = self.mask_later_keys(K)
         self.attention_mask, self.fully_masked = self.masks[K]
         return super().attend(kernel, query, key, value, dropout_p, bias)
+
+    def count_keys(self, K: int) -> Tensor:
+        """The position ids of all targets, [B, K]; of places that are yet to be filled too."""
+        B, device = self.shape[0], self.cache_position.device
+        if self.key_mask is None:
+            return torch.arange(K, device=device).expand(B, K)
+        key_mask = nn.functional.pad(self.key_mask, (0, K - self.key_mask.shape[1]), value=True)  # [B, K]
+        return count_positions(key_mask, None, (B, K), device)
 
     def mask_later_keys(self, K: int) -> tuple[Tensor | None, Tensor | None]:
         """Who may attend to whom, bool [1|B, 1, L, K], and the fully masked queries [B, 1, L, 1]; None: all to all."""

@@ -8,11 +8,12 @@ import warnings
 import pytest
 import torch
 from helpers.models import assert_equal, assert_same
-from helpers.seq2seq import END, SOURCE_MASK, START, make_seq2seq, make_source
+from helpers.seq2seq import END, SOURCE_MASK, START, answers_of, make_pairs, make_seq2seq, make_source
 from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 
 from plainformer.modeling_seq2seq_plainformer import CACHE_FIELD
+from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
 
 # No token twice, so that every step matters: random models repeat themselves.
 GREEDY = {"do_sample": False, "max_new_tokens": 9, "no_repeat_ngram_size": 1, "suppress_tokens": [0]}
@@ -140,6 +141,56 @@ def test_guesses_change_nothing():
             assert_equal(generate(model, single, **GREEDY, assistant_model=helper), expected)
     masked = {name: values[2:3] for name, values in source.items()}
     assert_equal(generate(model, masked, **GREEDY, assistant_model=assistant), generate(model, masked, **GREEDY))
+
+
+class Slope(nn.Module):
+    """A bias that falls with the distance, from further learned positions."""
+
+    def __init__(self, config) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(config.num_attention_heads, 1, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.constant_(self.table, 0.3)
+
+    def forward(self, query_ids, key_ids) -> torch.Tensor:
+        distance = query_ids[..., :, None] - key_ids[..., None, :]  # [B, Q, K]
+        return -self.table * distance[..., None, :, :]
+
+
+class Turn(nn.Module):
+    """Queries and keys grow with their position."""
+
+    def __init__(self, config) -> None:
+        super().__init__()
+
+    def forward(self, states, position_ids) -> torch.Tensor:
+        return states * (1 + 0.2 * position_ids[..., None, None])
+
+
+@pytest.mark.parametrize("place", [{"bias": Slope}, {"rotation": Turn}], ids=["bias", "rotation"])
+def test_a_kind_that_works_in_attention(place, monkeypatch):
+    """Self-attention of both halves knows its positions, cross-attention none."""
+    monkeypatch.setitem(POSITION_KINDS, "other", PositionKind("in attention", **place))
+    model, source, pairs = make_seq2seq(position_embedding_type="other"), make_source(), make_pairs()
+    expected = model(**pairs)
+    model.config.unpad_inputs = False
+    padded = model(**pairs)
+    assert_same(padded.loss, expected.loss)
+    assert_same(answers_of(padded.logits, pairs["labels"]), answers_of(expected.logits, pairs["labels"]))
+    without = make_seq2seq(position_embedding_type="none")(**pairs)
+    assert not torch.allclose(without.loss, expected.loss, atol=1e-3)
+    answers = generate(model, source, **GREEDY, use_cache=False)
+    for cached in ({}, {"cache_implementation": "static"}):
+        assert_equal(generate(model, source, **GREEDY, **cached), answers)
+    prompts = torch.tensor([[0, START, 8], [START, 9, 10], [0, 0, START], [0, START, 4], [START, 5, 6]])
+    given = {"decoder_input_ids": prompts, "decoder_attention_mask": (prompts != 0).long()}
+    answers = generate(model, source, **given, **GREEDY)
+    for row, first in enumerate((prompts != 0).long().argmax(dim=1)):
+        single = generate(model, alone(source, row), decoder_input_ids=prompts[row : row + 1, first:], **GREEDY)
+        assert strip(single[0]) == strip(answers[row, first:])
+    assert not any("cross_attention.bias" in name for name in model.state_dict())
 
 
 def make_caches(model, source) -> dict:

@@ -97,6 +97,9 @@ def test_it_starts_from_any_encoder_or_head(tmp_path, source, tied):
     again = PlainformerForConditionalGeneration.from_pretrained(tmp_path / "seq2seq")
     assert_equal(states(again), states(model))
     assert again.generation_config.decoder_start_token_id == START
+    config = PlainformerSeq2SeqConfig.from_pretrained(tmp_path / "encoder", **IDS)
+    with_config = PlainformerForConditionalGeneration.from_pretrained(tmp_path / "encoder", config=config)
+    assert with_config.generation_config.eos_token_id == END
     config = json.loads((tmp_path / "seq2seq" / "config.json").read_text())
     assert list(config["auto_map"]) == ["AutoConfig", "AutoModel", "AutoModelForSeq2SeqLM"]
 
