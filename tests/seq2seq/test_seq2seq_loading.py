@@ -176,7 +176,7 @@ def test_the_code_beside_a_checkpoint(tmp_path):
         assert "AutoModelForSeq2SeqLM" in json.loads((tmp_path / name / "config.json").read_text())["auto_map"]
 
 
-STRANGER_RUNS = """
+OPENED_BY_A_STRANGER = """
 folder, target, ids = sys.argv[1:]
 ids = torch.tensor(json.loads(ids))
 model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
@@ -205,7 +205,7 @@ def test_a_stranger(tmp_path):
     model.generation_config.num_beams = 2
     model.save_pretrained(tmp_path / "model.v1")
     ids = torch.randint(3, 50, (2, 6))
-    code = "\n".join([STRANGER, COMMON, STRANGER_RUNS])
+    code = "\n".join([STRANGER, COMMON, OPENED_BY_A_STRANGER])
     command = [
         sys.executable,
         "-c",
