@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
 from .kernels_plainformer import DEFAULT_KERNEL, KERNELS, eager_attention
-from .layouts_plainformer import Layout, full_rectangle
+from .layouts_plainformer import Layout, layout_or_rectangle
 from .positions_plainformer import POSITION_KINDS
 
 
@@ -39,7 +39,7 @@ class PlainformerAttention(nn.Module):
         Args:
             layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
         """
-        layout = full_rectangle(hidden_states) if layout is None else layout
+        layout = layout_or_rectangle(hidden_states, layout)
         heads = (-1, self.head_size)
         query = self.q_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]
         key = self.k_proj(hidden_states).unflatten(-1, heads)  # [*, H, D]

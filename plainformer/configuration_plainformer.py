@@ -97,7 +97,9 @@ class PlainformerConfig(PretrainedConfig):
         """
         own, declared = set(vars(cls)), _declared_defaults(cls)
         super().__init_subclass__(*args, **kwargs)
-        for name in {"__init__", "__eq__"} - own & vars(cls).keys():
+        generated = {"__init__", "__eq__"} - own & vars(cls).keys()
+        hidden = {name for name in declared if isinstance(getattr(PlainformerConfig, name, None), property)}
+        for name in generated | hidden:  # a default on the class would hide a property of ours
             delattr(cls, name)
         if "__init__" not in own and declared:
             _add_init(cls, declared)
@@ -218,8 +220,13 @@ class PlainformerConfig(PretrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
         output = super().to_dict()
-        if self.model_type == PlainformerConfig.model_type:  # our classes refuse the files of another architecture
-            output["auto_map"] = {**AUTO_MAP, **output.get("auto_map", {})}
+        own, auto_map = AUTO_MAP, output.get("auto_map", {})
+        if self.model_type != PlainformerConfig.model_type:  # our classes refuse the files of another architecture
+            own, auto_map = {}, {name: reference for name, reference in auto_map.items() if not _is_ours(reference)}
+        if own or auto_map:
+            output["auto_map"] = {**own, **auto_map}
+        else:
+            output.pop("auto_map", None)
         return output
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
@@ -449,6 +456,10 @@ def _read_label_ids(field: str, names: Any, ids: Iterable[Any]) -> list[int]:
         pass
     example = {0: "no", 1: "yes"} if field == "id2label" else {"no": 0, "yes": 1}
     raise ValueError(f"{field}={names!r} is not valid: it must number the labels, as {example}.")
+
+
+def _is_ours(reference: str) -> bool:
+    return any(str(reference).startswith(ours.partition(".")[0] + ".") for ours in AUTO_MAP.values())
 
 
 def _own_auto_map(auto_map: dict[str, Any]) -> dict[str, Any]:

@@ -728,6 +728,16 @@ def test_a_declared_default_is_not_shared():
     assert Declaring().sizes == [1] and config.shade == "dark red" and "kind" not in config.to_dict()
 
 
+def test_a_declared_default_may_be_that_of_a_property(tmp_path):
+    class Attentive(PlainformerConfig):
+        output_attentions: bool = True
+
+    Attentive(output_attentions=False).save_pretrained(tmp_path / "off")
+    Attentive().save_pretrained(tmp_path / "on")
+    assert Attentive().output_attentions and Attentive.from_pretrained(tmp_path / "on").output_attentions
+    assert not Attentive.from_pretrained(tmp_path / "off").output_attentions
+
+
 # Checkpoints of another architecture.
 
 
