@@ -90,8 +90,11 @@ def load_model(
         else:
             fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
             model = model_class(model_class.config_class(**model_args.chosen(ARCHITECTURE), **fields))
+    except RecipeError:
+        raise
     except (ValueError, TypeError, OSError) as error:
-        raise RecipeError(str(error)) from error
+        source = model_args.model_name_or_path
+        raise RecipeError(f"--model_name_or_path {source}: {error}" if source else str(error)) from error
     _fit_together(model, tokenizer, run.data_args.max_seq_length)
     run.say(f"{type(model).__name__}, {model.num_parameters():,} parameters")
     return model
