@@ -38,7 +38,9 @@ from helpers.recipes import (
     write,
 )
 from run_classification import main
-from transformers import EvalPrediction
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import EvalPrediction, PreTrainedTokenizerFast
 
 from plainformer import (
     PlainformerConfig,
@@ -776,6 +778,13 @@ def test_marks_that_a_tokenizer_drops_are_reported(run, tmp_path, flags, capsys)
         assert "To keep them, choose a cased checkpoint" in capsys.readouterr().out
 
 
+def test_a_tokenizer_without_an_entry_for_what_it_does_not_know(run, files, tmp_path):
+    backend = Tokenizer(WordLevel({"[PAD]": 0, "film": 1}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]").save_pretrained(tmp_path / "words")
+    with pytest.raises(RecipeError, match="words has no entry for what it does not know .*Add an entry for it"):
+        run(*files[:2], *TINY, "--tokenizer_name", tmp_path / "words")
+
+
 def test_a_reranker_gives_scores(run, tmp_path):
     """One output and nothing said about it: raw scores, as many as rows."""
     rows = [{"text": row["text"], "passage": "good film"} for row in make_rows(6)]
@@ -1128,6 +1137,15 @@ def test_conll(tmp_path):
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
     assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_blanks_of_conll_are_those_of_ascii(tmp_path):
+    """Other blanks are characters of a token, or tokens, between tabs as between blanks."""
+    tokens = ["10\u00a0000", "a\u0085b", "c\u2028d", "\u3000"]
+    for blank in ("\t", " ", "  \x0b"):
+        text = "".join(f"{token}{blank}O\r\n" for token in tokens)
+        _, data = load(tmp_path, train_file=write(tmp_path / "a.conll", text))
+        assert data["train"].to_list() == [{"tokens": tokens, "tags": ["O"] * 4}]
 
 
 def test_hash_is_a_token_or_begins_a_comment(tmp_path):

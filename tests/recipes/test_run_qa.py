@@ -189,7 +189,7 @@ def test_formats_give_the_same_run(run, tmp_path):
 
 def test_evaluates_without_training(run, files, tmp_path, capsys):
     metrics = run(*files, *TINY, "--num_train_epochs", 1)
-    other = write(tmp_path / "other.jsonl", [{**row, "Answers": row.pop("answers")} for row in make_questions(2)])
+    other = write(tmp_path / "other.jsonl", [{"Answers": row.pop("answers"), **row} for row in make_questions(2)])
     flags = ["--validation_file", files[3], "--test_file", other, "--model_name_or_path", tmp_path / "out"]
     again = run(*flags, out="again")
     assert "test: no column 'answers' (there is 'Answers'): predicted, and not measured\n" in capsys.readouterr().out
