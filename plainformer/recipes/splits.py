@@ -22,7 +22,7 @@ from .run_folder import Run
 from .training import MEASURED
 
 SPLITS = ("train", "validation", "test")
-READERS = 3  # raise it when a reader reads the same file in another way: it is a part of the cache's key
+READERS = 4  # raise it when a reader reads the same file in another way: it is a part of the cache's key
 STRING = Value("string")
 NO_ROWS = "holds no rows: give a file with data in it."
 
