@@ -569,7 +569,7 @@ def test_label_numbers_matter_to_classes_alone(names, model_class, tmp_path):
     (field, value), *_ = names.items()
     assert getattr(config, field) == value and config.num_labels == 2
     if model_class in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
-        wrong = "[2]" if field == "id2label" else "[7]"
+        wrong = "[2] and lacks [0]" if field == "id2label" else "[7] and lacks [1]"
         problem = re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
         with pytest.raises(ValueError, match=problem):
             model_class(config)
