@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
 from .kernels_plainformer import DEFAULT_KERNEL, KERNELS, eager_attention
-from .layouts_plainformer import Layout, full_rectangle
+from .layouts_plainformer import Layout, layout_or_rectangle
 from .positions_plainformer import POSITION_KINDS, PositionKind
 
 
@@ -40,7 +40,7 @@ class PlainformerAttention(nn.Module):
         Args:
             layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
         """
-        layout = full_rectangle(hidden_states) if layout is None else layout
+        layout = layout_or_rectangle(hidden_states, layout)
         query = self.make_queries(hidden_states, layout.position_ids)
         key, value = self.make_keys_and_values(hidden_states, layout.position_ids)
         return self.attend(query, key, value, layout, output_attentions)

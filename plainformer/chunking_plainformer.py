@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from .hooks_plainformer import is_hooked
 from .values_plainformer import is_captured
 
 TOKENS_PER_CHUNK = 1024
@@ -19,12 +20,14 @@ def apply_in_chunks(module: nn.Module, function: Callable[[Tensor], Tensor], hid
 
     Chunks are used in evaluation without gradients, on a CPU. Not in training: with gradients the inner states are
     kept anyway, and reentrant checkpointing first runs a layer without gradients and must draw the same dropout again.
+    Nor where somebody's hook inside would be called for each chunk.
 
     Args:
         module: whose training mode counts.
     """
+    is_long = hidden_states.shape[:-1].numel() > TOKENS_PER_CHUNK
     in_chunks = not module.training and not torch.is_grad_enabled() and hidden_states.device.type == "cpu"
-    if not in_chunks or is_captured():
+    if is_captured() or not (is_long and in_chunks) or is_hooked(module):
         return function(hidden_states)
     chunks = hidden_states.flatten(0, -2).split(TOKENS_PER_CHUNK)
     return torch.cat([function(chunk) for chunk in chunks]).view_as(hidden_states)

@@ -98,7 +98,9 @@ class PlainformerConfig(PretrainedConfig):
         """
         own, declared = set(vars(cls)), _declared_defaults(cls)
         super().__init_subclass__(*args, **kwargs)
-        for name in {"__init__", "__eq__"} - own & vars(cls).keys():
+        generated = {"__init__", "__eq__"} - own & vars(cls).keys()
+        hidden = {name for name in declared if isinstance(getattr(PlainformerConfig, name, None), property)}
+        for name in generated | hidden:  # a default on the class would hide a property of ours
             delattr(cls, name)
         if "__init__" not in own and declared:
             _add_init(cls, declared)
@@ -219,9 +221,18 @@ class PlainformerConfig(PretrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         """The configuration as a dictionary, with the full `auto_map` of Auto classes."""
         output = super().to_dict()
-        if self.model_type in self.auto_maps:  # our classes refuse the files of another architecture
-            output["auto_map"] = {**self.auto_maps[self.model_type], **output.get("auto_map", {})}
+        own, auto_map = self.auto_maps.get(self.model_type, {}), output.get("auto_map", {})
+        if not own:  # our classes refuse the files of another architecture
+            auto_map = {name: reference for name, reference in auto_map.items() if not self._is_ours(reference)}
+        if own or auto_map:
+            output["auto_map"] = {**own, **auto_map}
+        else:
+            output.pop("auto_map", None)
         return output
+
+    def _is_ours(self, reference: str) -> bool:
+        ours = (name for auto_map in self.auto_maps.values() for name in auto_map.values())
+        return any(str(reference).startswith(f"{name.partition('.')[0]}.") for name in ours)
 
     def save_pretrained(self, save_directory: str | os.PathLike, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Write `config.json`, and beside it the code that its `auto_map` names, whoever is saving.

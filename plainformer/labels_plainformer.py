@@ -28,11 +28,12 @@ def count_classes(config: PlainformerConfig) -> int:
     Raises:
         ValueError: the label names do not number them from 0, so that an output has no name.
     """
-    wrong = sorted(set(map(int, config.id2label)) - set(range(config.num_labels)))
-    if wrong:
+    found, needed = set(map(int, config.id2label)), set(range(config.num_labels))
+    if found != needed:
         raise ValueError(
-            f"id2label={config.id2label!r} has the wrong numbers {wrong}: {config.num_labels} labels are numbered from "
-            f"0 to {config.num_labels - 1}. Number them so in id2label and label2id, and in the data too."
+            f"id2label={config.id2label!r} has the wrong numbers {sorted(found - needed)} and lacks "
+            f"{sorted(needed - found)}: {config.num_labels} labels are numbered from 0 to {config.num_labels - 1}. "
+            "Number them so in id2label and label2id, and in the data too."
         )
     return config.num_labels
 

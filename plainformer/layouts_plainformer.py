@@ -209,12 +209,20 @@ def make_layout(batch: Batch, unpad: bool) -> Layout:
     return _pad(batch)
 
 
-def full_rectangle(hidden_states: Tensor) -> PaddedLayout:
-    """The layout of hidden states [B, L, E] without padding, of a part of the model that is called on its own.
+def layout_or_rectangle(hidden_states: Tensor, layout: Layout | None) -> Layout:
+    """The layout; where None is given, that of hidden states [B, L, E] without padding: a part is called on its own.
 
     Raises:
-        ValueError: another number of dimensions.
+        TypeError: a tensor in its place, such as a mask.
+        ValueError: no layout, and another number of dimensions.
     """
+    if isinstance(layout, Tensor):
+        raise TypeError(
+            f"layout is a tensor of shape {tuple(layout.shape)}: a part of the model that is called on its own takes "
+            "no mask. Call the model for padded texts."
+        )
+    if layout is not None:
+        return layout
     if hidden_states.dim() != 3:
         raise ValueError(
             f"hidden_states has shape {tuple(hidden_states.shape)}, but must be [batch, length, hidden_size]. For a "

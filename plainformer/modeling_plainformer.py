@@ -40,7 +40,7 @@ from .attention_plainformer import PlainformerAttention
 from .chunking_plainformer import apply_in_chunks
 from .code_plainformer import keep_code  # noqa: F401  transformers 4.57 copies only the files that this one imports
 from .configuration_plainformer import PlainformerConfig
-from .hooks_plainformer import is_observed, is_observed_inside, types_of_modules
+from .hooks_plainformer import is_observed, is_observed_inside, types_of_layer, types_of_modules
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  as above
 from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels, count_classes
@@ -206,6 +206,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
         self.embeddings = PlainformerEmbeddings(config)
         self.embedding_types = types_of_modules(self.embeddings)
         self.layers = nn.ModuleList(PlainformerLayer(config) for _ in range(config.num_hidden_layers))
+        self.layer_types = types_of_layer(self.layers[0])
         self.final_norm = make_norm(config, config.pre_norm)
         self.post_init()
 

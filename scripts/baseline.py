@@ -19,6 +19,7 @@ import argparse
 import re
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,23 @@ def main() -> None:
     sys.exit(f"error: {folder} holds none of train.csv, train.conll, train.json: make it with prepare_data.py")
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file."""
-    return [row for _, row in read_rows(file_format(str(path)), str(path))]
+def read(folder: Path, name: str, is_answered: Callable[[dict[str, Any]], bool], *columns: str) -> list[dict[str, Any]]:
+    """The rows of a file that has these columns; a DataError for rows without an answer, which the test file may have.
+
+    Those are left out of the test file, since there is nothing to measure them by, and a line says how many.
+    """
+    path = str(folder / name)
+    rows = list(read_rows(file_format(path), path))
+    for place, row in rows:
+        if missing := [column for column in columns if column not in row]:
+            raise DataError(f"{path}, {place}: {missing[0]!r} is missing, only {', '.join(row)} is there. Name it so.")
+    left_out = [place for place, row in rows if not is_answered(row)]
+    if left_out and (not name.startswith("test.") or len(left_out) == len(rows)):
+        problem = f"{columns[-1]!r} is empty or of another form, as in {len(left_out)} of {len(rows)} rows"
+        raise DataError(f"{path}, {left_out[0]}: {problem}. Label these rows, or remove them.")
+    if left_out:
+        print(f"{path}: {len(left_out)} of {len(rows)} rows have no {columns[-1]!r}: left out, and not measured")
+    return [row for _, row in rows if is_answered(row)]
 
 
 # Classification
@@ -56,9 +71,16 @@ def classify(folder: Path) -> str:
     from sklearn.linear_model import LogisticRegression
 
     (train, labels), (valid, valid_labels), (test, test_labels) = (
-        zip(*((row["text"], row["label"]) for row in read(folder / f"{name}.csv")), strict=True)
+        zip(
+            *((row["text"], row["label"]) for row in read(folder, f"{name}.csv", is_labelled, "text", "label")),
+            strict=True,
+        )
         for name in ("train", "validation", "test")
     )
+    if len(set(labels)) < 2:
+        raise DataError(
+            f"{folder / 'train.csv'}: all rows have the label {labels[0]!r}. Give rows of other labels too."
+        )
     unit = "char" if is_unspaced(train) else "word"
     vectorizer = TfidfVectorizer(analyzer=unit, ngram_range=(1, 2), sublinear_tf=True)
     features = vectorizer.fit_transform(train)
@@ -73,6 +95,10 @@ def classify(folder: Path) -> str:
     )
 
 
+def is_labelled(row: dict[str, Any]) -> bool:
+    return bool(row["label"].strip())
+
+
 def is_unspaced(texts: tuple[str, ...]) -> bool:
     """Whether the texts are Chinese or Japanese."""
     sample = "".join(texts[:100])
@@ -83,7 +109,7 @@ def is_unspaced(texts: tuple[str, ...]) -> bool:
 
 
 def tag(folder: Path) -> str:
-    train, test = (read(folder / f"{name}.conll") for name in ("train", "test"))
+    train, test = (read(folder, f"{name}.conll", lambda row: True, "tokens", "tags") for name in ("train", "test"))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in train:
         for token, label in zip(row["tokens"], row["tags"], strict=True):
@@ -102,13 +128,17 @@ def tag(folder: Path) -> str:
 
 
 def answer(folder: Path) -> str:
-    train, test = (read(folder / f"{name}.json") for name in ("train", "test"))
+    needed = ("question", "context", "answers")
+    train, test = (read(folder, f"{name}.json", has_answer, *needed) for name in ("train", "test"))
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for row in train:
         counts[row["question"]][row["answers"]["text"][0]] += 1
     ranked = {question: [text for text, _ in count.most_common()] for question, count in counts.items()}
     predictions = []
     for row in test:
+        if row["question"] not in ranked:
+            problem = f"the question {row['question']!r} is not in {folder / 'train.json'}"
+            raise DataError(f"{folder / 'test.json'}: {problem}, and this method knows questions from training alone.")
         known = ranked[row["question"]]
         predictions.append(next((text for text in known if text in row["context"]), known[0]))
     scores = score_answers(predictions, [row["answers"]["text"] for row in test])
@@ -116,6 +146,11 @@ def answer(folder: Path) -> str:
         f"exact match {scores['exact_match']:.1f}, F1 {scores['f1']:.1f} on {len(test):,} questions: the most frequent "
         "answer in the text"
     )
+
+
+def has_answer(row: dict[str, Any]) -> bool:
+    texts = row["answers"].get("text") if isinstance(row["answers"], dict) else None
+    return isinstance(texts, list) and bool(texts) and all(isinstance(text, str) for text in texts)
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 2. Data: read, checked as a whole
     data = read_splits(run)
-    texts, label = find_columns(data, data_args)
+    texts, label = find_columns(data, data_args, run)
     columns.check_texts(data, data_args, texts)
 
     # 3. Labels, and with them the kind of task; then the rows that are used
@@ -104,16 +104,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return metrics
 
 
-def find_columns(data: DatasetDict, data_args: ClassificationArguments) -> tuple[list[str], str]:
+def find_columns(data: DatasetDict, data_args: ClassificationArguments, run: Run) -> tuple[list[str], str]:
     """The names of the one or two columns of text, and of the label. The test data may come without labels."""
     given = [name.strip() for name in (data_args.text_column_names or "").split(",") if name.strip()]
     if len(given) > 2:
         raise DataError(f"--text_column_names {data_args.text_column_names}: give one column, or two of a pair.")
     texts = [columns.find_column(data, data_args, "text_column_names", TEXT_COLUMNS, name) for name in given or [None]]
-    labelled = columns.labelled_splits(data)
-    if not labelled:
-        return texts, data_args.label_column_name or "label"
-    return texts, columns.find_column(labelled, data_args, "label_column_name", LABEL_COLUMNS)
+    return texts, columns.find_label_column(data, data_args, "label_column_name", LABEL_COLUMNS, run.say)
 
 
 def read_label_lists(
@@ -121,7 +118,7 @@ def read_label_lists(
 ) -> tuple[DatasetDict, list[str] | None]:
     """Several labels of a row as a list of names; and all names, where they are known before training."""
     if data_args.label_delimiter is not None:
-        data = label_lists.split_cells(data, label, data_args.label_delimiter)
+        data = label_lists.split_cells(data, data_args, label, data_args.label_delimiter)
     else:
         data = label_lists.read_list_cells(data, data_args, label, run)
     return label_lists.read_multi_hot(data, data_args, label, run, trained)
@@ -146,6 +143,10 @@ def trained_problem_type(model_args: ModelArguments) -> str:
     if problem_type == REGRESSION and outputs > 1:
         problem = f"--model_name_or_path {model_args.model_name_or_path} gives {outputs} values for each text"
         raise RecipeError(f"{problem}, and this recipe predicts one: give a model with one, or with classes.")
+    if problem_type == SINGLE and outputs == 1:
+        problem = f"--model_name_or_path {model_args.model_name_or_path} has one output, and its problem_type"
+        remedy = f"Write problem_type {REGRESSION!r} into its config.json if the output is a score."
+        raise RecipeError(f"{problem} {SINGLE!r} needs one for each class. {remedy}")
     return problem_type
 
 

@@ -23,7 +23,15 @@ from transformers import DataCollatorForTokenClassification, EvalPrediction, Pre
 from plainformer import PlainformerForTokenClassification
 from plainformer.recipes import metrics
 from plainformer.recipes.arguments import DataArguments, choose_metric, flag, parse_args
-from plainformer.recipes.columns import as_labels, check_rows, find_column, label_names, labelled_splits, read_column
+from plainformer.recipes.columns import (
+    as_labels,
+    check_rows,
+    find_column,
+    find_label_column,
+    label_names,
+    labelled_splits,
+    read_column,
+)
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 2. Data: read, checked as a whole
     data = read_splits(run)
-    words, tags = find_columns(data, data_args)
+    words, tags = find_columns(data, data_args, run)
     check_sentences(data, data_args, words, tags)
 
     # 3. Labels, and with them how to measure; then the rows that are used
@@ -92,14 +100,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     return figures
 
 
-def find_columns(data: DatasetDict, data_args: NerArguments) -> tuple[str, str]:
+def find_columns(data: DatasetDict, data_args: NerArguments, run: Run) -> tuple[str, str]:
     """The names of the columns of words and of tags. The test data may come without tags."""
     words = find_column(data, data_args, "text_column_name", WORD_COLUMNS)
-    labelled = labelled_splits(data)
-    if labelled:
-        return words, find_column(labelled, data_args, "label_column_name", TAG_COLUMNS)
-    usual = (name for name in TAG_COLUMNS if name in data["test"].features)
-    return words, data_args.label_column_name or next(usual, TAG_COLUMNS[0])
+    return words, find_label_column(data, data_args, "label_column_name", TAG_COLUMNS, run.say)
 
 
 def check_sentences(data: DatasetDict, data_args: NerArguments, words: str, tags: str) -> None:

@@ -25,7 +25,7 @@ from transformers import EvalPrediction, PreTrainedTokenizerBase
 from plainformer import PlainformerForQuestionAnswering
 from plainformer.recipes import arguments, columns
 from plainformer.recipes.arguments import DataArguments, flag
-from plainformer.recipes.columns import check_rows, find_column, labelled_splits
+from plainformer.recipes.columns import check_rows, find_column, find_label_column, labelled_splits
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 2. Data: read, checked as a whole. With --version_2_with_negative no answer is an answer too.
     data = read_splits(run)
-    find_column(labelled_splits(data), data_args, "answer_column_name")
+    find_label_column(data, data_args, "answer_column_name", (answers,), run.say)
     question, context = (find_column(data, data_args, f"{name}_column_name") for name in ("question", "context"))
     columns.check_texts(data, data_args, [question, context])
     check_ids(data, data_args)

@@ -77,16 +77,24 @@ class ModelArguments:
     def trained_label_ids(self) -> dict[str, int]:
         """The class names of --model_name_or_path with their ids, in the order of these; LABEL_0, ... for no names.
 
-        The ids may stand in its config as text, and the names in one of the two maps alone.
+        The ids may stand in its config as text, and the names in one of the two maps alone. Where the two disagree
+        id2label decides, as in transformers.
         """
         config = self.checkpoint_config()
         label2id, id2label = config.get("label2id"), config.get("id2label")
-        names = label2id or {name: number for number, name in (id2label or {}).items()}
-        names = names or {f"LABEL_{number}": number for number in range(config.get("num_labels") or 2)}
+        count = config.get("num_labels") or 2
+        pairs = [(name, number) for number, name in (id2label or {}).items()] or list((label2id or {}).items())
+        pairs = pairs or [(f"LABEL_{number}", number) for number in range(count)]
+        names, source = (
+            [str(name) for name, _ in pairs],
+            f"the config of --model_name_or_path {self.model_name_or_path}",
+        )
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise RecipeError(f"{source} has two labels {twice[0]!r}. Give each of them a name of its own in id2label.")
         try:
-            return dict(sorted(((str(name), int(number)) for name, number in names.items()), key=lambda pair: pair[1]))
+            return dict(sorted(((str(name), int(number)) for name, number in pairs), key=lambda pair: pair[1]))
         except (TypeError, ValueError) as error:
-            problem = f"the config of --model_name_or_path {self.model_name_or_path} numbers its labels as {names}"
+            problem = f"{source} numbers its labels as {dict(pairs)}"
             raise RecipeError(f"{problem}: {error}. Give each of them a whole number, from 0.") from error
 
 

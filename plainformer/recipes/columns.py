@@ -1,7 +1,7 @@
 """Finding the columns of a recipe, checking what is in them, and naming the line of the file that is wrong."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any
@@ -47,6 +47,23 @@ def find_column(
             problem = f"has no column {given!r} (--{flag}), only {', '.join(names)}"
             raise DataError(f"{source} {problem}.{did_you_mean(given, names)}")
     return given
+
+
+def find_label_column(
+    data: DatasetDict, data_args: DataArguments, flag: str, usual: Sequence[str], note: Callable[[str], None]
+) -> str:
+    """The name of the column of labels, as in `find_column`; the test split may come without, which `note` is told."""
+    labelled = labelled_splits(data)
+    if labelled or flag in data_args.given:
+        label = find_column(labelled or data, data_args, flag, usual)
+    else:
+        label = next((name for name in usual if name in data["test"].column_names), usual[0])
+    if "test" in data and label not in (names := data["test"].column_names):
+        meant = [label, *usual]
+        near = [name for name in names if name in usual or get_close_matches(name.strip().lower(), meant, n=1)]
+        others = f" (there is {', '.join(map(repr, near))})" if near else ""
+        note(f"test: no column {label!r}{others}: predicted, and not measured")
+    return label
 
 
 def labelled_splits(data: DatasetDict) -> DatasetDict:
@@ -115,8 +132,10 @@ def label_names(data: DatasetDict, data_args: DataArguments, column: str, known:
     Labels are strings or numbers, one a row or a list of them, which may be empty. The test split may have none.
     Unlabelled rows, a single class, and a label that the training data (or the model) does not have are DataErrors.
     """
+    problem = f"{column!r} is neither text nor number, nor a flat list of these. Write strings there."
+    check_rows(data, data_args, [column], _is_no_label, problem)
     problem = f"{column!r} is empty. Label these rows or remove them."
-    check_rows(labelled_splits(data), data_args, [column], _lacks_label, problem)
+    check_rows(labelled_splits(data), data_args, [column], lacks_label, problem)
     names, whose = known, "the model"
     if known is None:
         found = {name for label in read_column(data["train"], column) for name in as_labels(label)}
@@ -131,21 +150,47 @@ def label_names(data: DatasetDict, data_args: DataArguments, column: str, known:
 
     def explain(row: dict) -> str:
         name = unknown(row[column])[0]
-        return f"The first is {name!r}.{did_you_mean(name, names)}"
+        same = next((known for known in names if _look_alike(known, name)), None)
+        remedy = f" Write it {same!r}, as {whose} has it." if same else did_you_mean(name, names)
+        return f"The first is {name!r}.{remedy}"
 
     problem = f"{column!r} has labels that {whose} never has, only {', '.join(names[:20])}. Correct or remove them."
     check_rows(data, data_args, [column], unknown, problem, explain)
     return names
 
 
-def _lacks_label(label: Any) -> bool:
-    return any(map(_lacks_label, label)) if isinstance(label, list) else not as_labels(label)
+def _is_no_label(label: Any) -> bool:
+    items = label if isinstance(label, list) else [label]
+    return any(isinstance(item, (list, dict, bytes)) for item in items)
+
+
+def _look_alike(one: str, other: str) -> bool:
+    """Whether two names differ only in how a number (1, 1.0) or a truth value (true, True) is written."""
+    number = to_number(one)
+    return one.lower() == other.lower() or (number is not None and number == to_number(other))
+
+
+def lacks_label(label: Any) -> bool:
+    """Whether a label is missing, or one in a list; an empty list is an answer: none of the labels."""
+    return any(map(lacks_label, label)) if isinstance(label, list) else not as_labels(label)
+
+
+def is_nan(value: Any) -> bool:
+    """Whether a value is the NaN that stands for what is missing in a column of numbers."""
+    return isinstance(value, float) and math.isnan(value)
 
 
 def as_labels(label: Any) -> list[str]:
-    """A label, or a list of labels, as a list of names; nothing for None and blanks."""
+    """A label, or a list of labels, as a list of names; nothing for None, NaN and blanks.
+
+    A whole number has one name, whether its column holds integers or, since others are missing, floats.
+    """
     if isinstance(label, (list, tuple)):
         return [name for item in label for name in as_labels(item)]
+    if is_nan(label):
+        return []
+    if isinstance(label, float) and label.is_integer():
+        label = int(label)
     name = "" if label is None else str(label).strip()
     return [name] if name else []
 

@@ -13,11 +13,11 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
-from pyarrow import parquet
+from pyarrow import compute, parquet
 
 from .errors import DataError
 from .json_files import find_types, fit, read_json
-from .lines import Row, Rows, filled_lines, numbered_lines
+from .lines import Row, Rows, filled_lines, numbered_lines, refuse_carriage_returns
 
 EXTENSIONS = {
     **{".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".txt": "text", ".text": "text"},
@@ -27,6 +27,7 @@ FORMATS = tuple(dict.fromkeys(EXTENSIONS.values()))
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 DELIMITER_NAMES = {"\t": "tab"}  # how a delimiter is written on the command line
 QUOTINGS = ("double", "literal")
+BLANKS = " \t\n\r\f\v"  # between the columns of CoNLL
 MAX_FIELD = 2**31 - 1  # characters in one CSV field; the csv module's own limit is 131,072, which a long text exceeds
 MOST_VALUES = 1000  # of a column that are remembered; labels are fewer
 QUOTING_REMEDY = "Give --quoting literal if quotes are text, or --quoting double if a field in quotes may be so."
@@ -60,7 +61,7 @@ def find_schema(kind: str, path: str, note: Note, **options: str | None) -> pa.S
     the column: a review "1984" would be a number, and the label "NA" a missing value. So all else is text.
     """
     if kind == "parquet":
-        return parquet_schema(path)
+        return parquet_schema(path, note)
     rows = read_rows(kind, path, note=note, **options)
     if kind == "json":
         return find_types(path, rows)
@@ -74,7 +75,8 @@ def find_schema(kind: str, path: str, note: Note, **options: str | None) -> pa.S
 def typed_rows(kind: str, path: str, schema: pa.Schema, **options: str | None) -> Iterator[Row]:
     """The rows of a file with the columns, and the types, of a schema."""
     row_type = pa.struct(list(schema))
-    for _, row in read_rows(kind, path, **options):
+    rows = read_parquet(path, schema.names) if kind == "parquet" else read_rows(kind, path, **options)
+    for _, row in rows:
         yield fit(row, row_type) if kind == "json" else row
 
 
@@ -109,9 +111,10 @@ def _split_lines(
     path: str, usual: str, delimiter: str | None, quoting: str | None, note: Note
 ) -> Iterator[tuple[int, list[str]]]:
     """The line where each row starts, and its cells."""
-    delimiter = delimiter or usual
+    given, delimiter = delimiter, delimiter or usual
     if quoting == "literal":
         for line, text in numbered_lines(path):
+            refuse_carriage_returns(path, line, text)
             text = text.rstrip("\r\n")
             yield line, text.split(delimiter) if text else []
         return
@@ -129,6 +132,9 @@ def _split_lines(
             lines.clear()
             line = reader.line_num + 1
     except csv.Error as error:
+        if line == 1:
+            refuse_carriage_returns(path, line, lines[0])
+            _check_delimiter(path, lines[0].rstrip().split(usual), usual, given)
         problem = "a carriage return is in a field without quotes" if "new-line" in str(error) else str(error)
         remedy = "Put a field that holds a quote or a line break in double quotes, and write a quote in it twice; "
         remedy += "or give --quoting literal if quotes are text like any other."
@@ -211,6 +217,7 @@ def _named_columns(path: str, header: list[str], note: Note) -> list[int]:
 def read_text(path: str) -> Rows:
     """`{"text": ...}` for every line that is not blank."""
     for line, text in filled_lines(path):
+        refuse_carriage_returns(path, line, text)
         yield f"line {line}", {"text": text.strip()}
 
 
@@ -232,12 +239,15 @@ def read_conll(path: str) -> Rows:
     is_conllu = Path(path).suffix.lower() == ".conllu"
     shapes = set() if is_conllu else _shapes_between_blanks(path)
     for line, text in chain(numbered_lines(path), [(0, "")]):
-        is_comment = text.startswith("# ") and (len(text.split()), text.split()[-1]) not in shapes
+        refuse_carriage_returns(path, line, text)
+        cells = _split_at_blanks(text)
+        is_comment = text.startswith("# ") and (len(cells), cells[-1]) not in shapes
         if text.strip() and not is_comment and not text.startswith("-DOCSTART-"):
-            columns = text.rstrip().split("\t") if "\t" in text else text.split()
+            columns = text.rstrip(BLANKS).split("\t") if "\t" in text else cells
             width, first = width or len(columns), first or line
-            if len(columns) != width or not all(map(str.strip, columns)):
-                problem = f"{len(list(filter(str.strip, columns)))} columns ({' '.join(columns)[:40]!r})"
+            filled = [column for column in columns if column.strip(BLANKS)]
+            if len(columns) != width or len(filled) < width:
+                problem = f"{len(filled)} columns ({' '.join(columns)[:40]!r})"
                 remedy = "Write one token a line with its tag last, and a blank line between sentences."
                 raise DataError(f"{path}, line {line}: {problem}, but line {first} has {width}. {remedy}")
             start = start if rows else line
@@ -256,30 +266,66 @@ def _shapes_between_blanks(path: str) -> set[tuple[int, str]]:
 
     `# O` is then a token where there are others of two columns with the tag O, and `# newdoc` a comment.
     """
-    lines = (text.split() for _, text in filled_lines(path) if not text.startswith("# ") and "\t" not in text)
-    return {(len(columns), columns[-1]) for columns in lines}
+    lines = (text for _, text in filled_lines(path) if not text.startswith("# ") and "\t" not in text)
+    return {(len(columns), columns[-1]) for columns in map(_split_at_blanks, lines)}
 
 
-def parquet_schema(path: str) -> pa.Schema | None:
-    """The columns of a Parquet file with their types, or None if it has no rows. Categories are what they stand for."""
+def _split_at_blanks(text: str) -> list[str]:
+    """The cells between blanks of ASCII: others, such as the no-break space, are characters of a token."""
+    return [cell for cell in re.split(f"[{BLANKS}]+", text) if cell]
+
+
+def parquet_schema(path: str, note: Note = lambda text: None) -> pa.Schema | None:
+    """The columns of a Parquet file with their types, or None if it has no rows. Categories are what they stand for.
+
+    Columns of types that no recipe reads, such as maps, are left out, and `note` gets a line about each.
+    """
     with _explained(path), open(path, "rb") as file:
         content = parquet.ParquetFile(file)
         schema, count = content.schema_arrow, content.metadata.num_rows
+        odd = {field.name: str(field.type)[:80] for field in schema if not _is_readable(field.type)}
+        unsigned = [field.name for field in schema if field.type == pa.uint64()]
+        odd |= {name: "numbers of 2^63 and more" for name in unsigned if _is_beyond_int64(content, name)}
     twice = [name for name in schema.names if schema.names.count(name) > 1]
     if twice:
         raise DataError(f"{path} has two columns {twice[0]!r}. Name each column once.")
+    for name, what in odd.items():
+        note(f"{path}: left out column {name!r}, which holds {what}: write texts, numbers or lists there to use it")
+        schema = schema.remove(schema.get_field_index(name))
+    if not len(schema):
+        raise DataError(f"{path} has no column of texts, numbers or lists. Write some.")
     for index, field in enumerate(schema):
         if pa.types.is_dictionary(field.type):
             schema = schema.set(index, field.with_type(field.type.value_type))
     return schema if count else None
 
 
-def read_parquet(path: str) -> Rows:
-    """The rows of a Parquet file."""
+def _is_readable(kind: pa.DataType) -> bool:
+    """Whether a column of this type becomes values of Python that `datasets` has a type for."""
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind) or types.is_dictionary(kind):
+        return _is_readable(kind.value_type)
+    if types.is_struct(kind):
+        return all(_is_readable(field.type) for field in kind)
+    is_text = (
+        types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+    )
+    return is_text or types.is_primitive(kind) or types.is_decimal(kind) or types.is_null(kind)
+
+
+def _is_beyond_int64(content: parquet.ParquetFile, name: str) -> bool:
+    batches = content.iter_batches(columns=[name])
+    return any((compute.max(batch.column(0)).as_py() or 0) >= 2**63 for batch in batches)
+
+
+def read_parquet(path: str, columns: list[str] | None = None) -> Rows:
+    """The rows of a Parquet file, with these columns or with all."""
     number = 0
     with _explained(path), open(path, "rb") as file:
-        for batch in parquet.ParquetFile(file).iter_batches(batch_size=1000):
-            for row in batch.to_pylist():
+        content = parquet.ParquetFile(file)
+        columns = columns or content.schema_arrow.names
+        for batch in content.iter_batches(batch_size=1000, columns=columns):
+            for row in batch.select(columns).to_pylist():
                 number += 1
                 yield f"row {number}", row
 

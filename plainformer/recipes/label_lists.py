@@ -12,7 +12,7 @@ from typing import Any
 from datasets import Dataset, DatasetDict, Features, Sequence, Value
 
 from .arguments import DataArguments
-from .columns import as_labels, read_column, refuse_rows, source_of, to_number
+from .columns import as_labels, is_nan, read_column, refuse_rows, source_of, to_number
 from .errors import RecipeError
 from .run_folder import Run
 
@@ -21,12 +21,14 @@ BITS = dict.fromkeys(("0", "0.", "0.0", "False"), 0) | dict.fromkeys(("1", "1.",
 
 # What pandas and numpy write of a list into a text cell: ['a', 'b'], ('a',), {'a', 'b'}, [0 1 0], [np.int64(0)],
 # array([0, 1]). Items stand between commas, or in numpy's way between blanks.
-WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:array|tensor|set|frozenset)\((.*?)(?:,\s*dtype=[^)]*)?\)", re.DOTALL)
+WRAPPED = re.compile(r"(?:np\.|numpy\.)?(?:array|tensor|set|frozenset)\((.*?)(?:,\s*\w+=[^)]*)?\)", re.DOTALL)
 SCALAR = re.compile(r"(?:np\.|numpy\.)\w+\(([^()]*)\)")
 BRACKETS = {"[": "]", "(": ")", "{": "}"}
-ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[-+]?[\d.]+(?:e[-+]?\d+)?|True|False|true|false|None|null|nan)"""
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+ITEM = rf"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|{NUMBER}|True|False|true|false|None|null|nan)"""
 ITEMS = re.compile(rf"{ITEM}(?:(?:\s*,\s*|\s+){ITEM})*\s*,?", re.DOTALL)
-UNCLEAR = re.compile(r"\s*(?:\[.*[,:].*\]|\{.*[,:].*\})\s*", re.DOTALL)  # [a, b] without quotes, {"a": 1}
+# [a, b] without quotes, {"a": 1}, a list within a list, [0 0 ... 1] as numpy shortens it, Index(['a'], dtype='object').
+UNCLEAR = re.compile(r"\s*(?:\[.*(?:[,:]|\.\.\.).*\]|\[\s*\[.*\]|\{.*[,:].*\}|\w[\w.]*\(\s*[\[({].*\))\s*", re.DOTALL)
 CONSTANTS = {"true": "True", "false": "False", "null": None, "nan": None, "None": None}
 
 
@@ -99,7 +101,7 @@ def read_multi_hot(
     """
     if not any(column in rows.column_names for rows in data.values()):
         return data, trained
-    form, given = find_form(data, data_args, column), data_args.multi_hot_names
+    form, given = find_form(data, data_args, column, trained), data_args.multi_hot_names
     if form != MULTI_HOT:
         if given:
             raise RecipeError(
@@ -139,10 +141,11 @@ def _is_multi_hot(value: Any, length: int) -> bool:
     return isinstance(value, list) and len(value) == length and all(str(item) in BITS for item in value)
 
 
-def find_form(data: DatasetDict, data_args: DataArguments, column: str) -> str | None:
+def find_form(data: DatasetDict, data_args: DataArguments, column: str, trained: list[str] | None = None) -> str | None:
     """MULTI_HOT or IDS, the form of the lists of the training data, or of all data where there is none; None: no lists.
 
-    Only 0 and 1 and equal lengths are multi-hot. A list that has a number twice holds no ids.
+    Only 0 and 1 and equal lengths are multi-hot, and as many as the `trained` labels are, where there are such. A list
+    that has a number twice holds no ids.
     """
     splits = [split for split, rows in data.items() if column in rows.column_names]
     if "train" in splits:
@@ -157,6 +160,8 @@ def find_form(data: DatasetDict, data_args: DataArguments, column: str) -> str |
         return data_args.label_form
     has_bits = all(str(item) in BITS for value in lists.values() for item in value)
     repeats = [row for row, value in lists.items() if len(set(map(str, value))) < len(value)]
+    if has_bits and trained and not repeats and set(map(len, lists.values())) != {len(trained)}:
+        return IDS
     if has_bits and set(map(len, lists.values())) == {1}:
         problem = f"every list in {column!r} has one item, 0 or 1"
         remedy = f"{MULTI_HOT} (one label, which is there or not) or {IDS} (the label 0, or the label 1)"
@@ -178,13 +183,26 @@ def _refuse_other_numbers(data_args: DataArguments, column: str, lists: dict, re
             refuse_rows(data_args, split, wrong, f"{column!r} {problem}, so it is no list of ids. {remedy}")
 
 
-def split_cells(data: DatasetDict, column: str, delimiter: str) -> DatasetDict:
-    """The data with a list in the place of each text `sports;politics`."""
+def split_cells(data: DatasetDict, data_args: DataArguments, column: str, delimiter: str) -> DatasetDict:
+    """The data with a list in the place of each text `sports;politics`, and None where there is none.
 
-    def split(value: Any) -> list[str]:
-        return as_labels(str(value or "").split(delimiter))
+    Cells that hold lists already are a DataError, also where all of them are lists that were written as text.
+    """
+
+    def split(value: Any) -> list[str] | None:
+        if value is None or is_nan(value):
+            return None
+        return as_labels(value.split(delimiter) if isinstance(value, str) else value)
 
     splits = {name: column in rows.column_names for name, rows in data.items()}
+    problem = f"{column!r} holds a list, which --label_delimiter {delimiter} cannot split. Leave the flag out."
+    for name in filter(splits.get, data):
+        cells = dict(enumerate(read_column(data[name], column)))
+        lists = [row for row, cell in cells.items() if isinstance(cell, (list, dict))]
+        texts = [row for row, cell in cells.items() if isinstance(cell, str) and cell.strip()]
+        if texts and all(parse_list(cells[row]) is not None for row in texts):
+            lists = texts
+        refuse_rows(data_args, name, lists, problem)
     return DatasetDict(
         {name: with_lists(data[name], column, split) if has else data[name] for name, has in splits.items()}
     )

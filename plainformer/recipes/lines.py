@@ -32,6 +32,13 @@ def refuse_utf_16(path: str, start: bytes) -> None:
         raise DataError(f"{path}, line 1: this is UTF-16 or no text at all. Save the file as UTF-8.")
 
 
+def refuse_carriage_returns(path: str, line: int, text: str) -> None:
+    """Raise a DataError if the first line has carriage returns in it: they may be what ends all lines."""
+    if line == 1 and "\r" in text.rstrip("\r\n"):
+        problem = "a carriage return is in the first line. If the lines of the file end with it alone"
+        raise DataError(f"{path}, line 1: {problem}, save it with line feeds (Unix) or both (Windows).")
+
+
 def not_utf_8(error: UnicodeDecodeError) -> str:
     """What is wrong, and the remedy."""
     return f"{error.object[error.start : error.end]!r} is not UTF-8. Save the file as UTF-8."

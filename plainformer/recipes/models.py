@@ -16,6 +16,7 @@ from .arguments import ARCHITECTURE, ModelArguments
 from .errors import RecipeError
 from .run_folder import Run, head_of
 
+RARE = "\U00012000"  # a letter of cuneiform, which hardly a vocabulary has
 ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
 
 
@@ -39,9 +40,21 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> Pre
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
+    _check_unknown(tokenizer, source)
     if run.training_args.do_train and run.is_main:
         _report_lost_marks(run, tokenizer, source, read_texts)
     return tokenizer
+
+
+def _check_unknown(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
+    """Raise a RecipeError for a tokenizer that fails at a character which its vocabulary does not have."""
+    try:
+        tokenizer(RARE)
+    except Exception as error:  # the tokenizers library raises no narrower one
+        remedy = "Add an entry for it to the vocabulary, such as [UNK], or choose another tokenizer"
+        raise RecipeError(
+            f"the tokenizer of {source} has no entry for what it does not know ({error}). {remedy}."
+        ) from error
 
 
 def _report_lost_marks(
@@ -90,8 +103,11 @@ def load_model(
         else:
             fields |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
             model = model_class(model_class.config_class(**model_args.chosen(ARCHITECTURE), **fields))
+    except RecipeError:
+        raise
     except (ValueError, TypeError, OSError) as error:
-        raise RecipeError(str(error)) from error
+        source = model_args.model_name_or_path
+        raise RecipeError(f"--model_name_or_path {source}: {error}" if source else str(error)) from error
     _fit_together(model, tokenizer, run.data_args.max_seq_length)
     run.say(f"{type(model).__name__}, {model.num_parameters():,} parameters")
     return model

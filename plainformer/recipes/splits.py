@@ -15,14 +15,14 @@ from typing import Any
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Sequence, Value, load_dataset
 
 from .arguments import DataArguments, check_at_least
-from .columns import did_you_mean, read_column, source_of
+from .columns import did_you_mean, lacks_label, read_column, source_of
 from .data_files import COMPRESSED, DELIMITERS, FORMATS, QUOTINGS, file_format, find_schema, typed_rows
 from .errors import DataError
 from .run_folder import Run
 from .training import MEASURED
 
 SPLITS = ("train", "validation", "test")
-READERS = 3  # raise it when a reader reads the same file in another way: it is a part of the cache's key
+READERS = 4  # raise it when a reader reads the same file in another way: it is a part of the cache's key
 STRING = Value("string")
 NO_ROWS = "holds no rows: give a file with data in it."
 
@@ -212,7 +212,7 @@ def set_measured_apart(
     """The data; where some rows of the test split have no label, with those that have one as a split of their own.
 
     The test split is then without labels: it is predicted as a whole, and the split `MEASURED` gives the metrics. With
-    `may_be_empty` an empty label is an answer too, and missing is None alone, unless all of them are empty.
+    `may_be_empty` an empty label is an answer too, and missing is None or NaN alone, unless all of them are empty.
     """
     if "test" not in data or column not in data["test"].column_names:
         return data
@@ -220,7 +220,7 @@ def set_measured_apart(
     labels = list(read_column(rows, column))
     is_missing = list(map(is_empty, labels))
     if may_be_empty and not all(is_missing):
-        is_missing = [label is None for label in labels]
+        is_missing = list(map(lacks_label, labels))
     if not any(is_missing):
         return data
     labelled = [row for row, missing in enumerate(is_missing) if not missing]

@@ -569,7 +569,7 @@ def test_label_numbers_matter_to_classes_alone(names, model_class, tmp_path):
     (field, value), *_ = names.items()
     assert getattr(config, field) == value and config.num_labels == 2
     if model_class in (PlainformerForSequenceClassification, PlainformerForTokenClassification):
-        wrong = "[2]" if field == "id2label" else "[7]"
+        wrong = "[2] and lacks [0]" if field == "id2label" else "[7] and lacks [1]"
         problem = re.escape(f"has the wrong numbers {wrong}: 2 labels are numbered from 0 to 1")
         with pytest.raises(ValueError, match=problem):
             model_class(config)
@@ -726,6 +726,16 @@ def test_a_declared_default_is_not_shared():
     config = Declaring()
     config.sizes.append(2)
     assert Declaring().sizes == [1] and config.shade == "dark red" and "kind" not in config.to_dict()
+
+
+def test_a_declared_default_may_be_that_of_a_property(tmp_path):
+    class Attentive(PlainformerConfig):
+        output_attentions: bool = True
+
+    Attentive(output_attentions=False).save_pretrained(tmp_path / "off")
+    Attentive().save_pretrained(tmp_path / "on")
+    assert Attentive().output_attentions and Attentive.from_pretrained(tmp_path / "on").output_attentions
+    assert not Attentive.from_pretrained(tmp_path / "off").output_attentions
 
 
 # Checkpoints of another architecture.

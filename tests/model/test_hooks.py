@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from accelerate.hooks import AlignDevicesHook, ModelHook, add_hook_to_module
 from helpers.models import (
     HEADS,
     NO_DROPOUT,
@@ -229,6 +230,72 @@ def test_single_modules_may_be_replaced_and_pruned():
     assert_same(row_answers(model, ROWS), expected)
 
 
+class Mixer(nn.Module):
+    """In the place of a layer, of its attention or feed-forward: it mixes the tokens that it is given."""
+
+    def forward(self, hidden_states: Tensor, *args, **kwargs) -> Tensor:
+        seen.append(shape_of(hidden_states))
+        return hidden_states + hidden_states.mean(dim=1, keepdim=True)
+
+
+class OtherLayer(PlainformerLayer):
+    def forward(self, hidden_states: Tensor, *args, **kwargs) -> Tensor:
+        seen.append(shape_of(hidden_states))
+        return super().forward(hidden_states, *args, **kwargs)
+
+
+seen: list[tuple[int, ...]] = []  # by the replacements
+
+
+@pytest.mark.parametrize("path", ["layers.0", "layers.1.attention", "layers.1.mlp"])
+def test_a_replacement_of_a_layer_gets_the_rectangle(path):
+    model = make_model(PlainformerModel)
+    model.set_submodule(path, Mixer())
+    seen.clear()
+    before = row_answers(model, ROWS)
+    other = {**ROWS, "input_ids": ROWS["input_ids"].clone()}
+    other["input_ids"][0] += 1
+    assert_same(row_answers(model, other)[1:], before[1:])  # no text changes another
+    assert {shape[:2] for shape in seen} == {(B, L)}
+
+
+def test_a_layer_of_a_class_of_ones_own_gets_the_rectangle():
+    class Model(PlainformerModel):
+        def __init__(self, config: PlainformerConfig) -> None:
+            super().__init__(config)
+            self.layers[0] = OtherLayer(config)
+
+    seen.clear()
+    make_model(Model)(**ROWS)
+    assert seen[0][:2] == (B, L)
+
+
+def test_a_hook_of_the_user_through_accelerate_sees_the_rectangle():
+    class Watch(ModelHook):
+        def post_forward(self, module: nn.Module, output: Tensor) -> Tensor:
+            seen.append(shape_of(output))
+            return output
+
+    model = model_of()
+    add_hook_to_module(model.plainformer.layers[0], AlignDevicesHook(execution_device="cpu"))
+    assert is_unpadded(layout_of(model, **ROWS))
+    add_hook_to_module(model.plainformer.layers[0], Watch(), append=True)
+    seen.clear()
+    model(**ROWS)
+    assert seen[0][:2] == (B, L)
+
+
+@pytest.mark.parametrize("path", ["mlp", "mlp.fc1", "mlp.activation"])
+def test_a_hook_in_the_feed_forward_is_called_once(path):
+    """Without gradients it is computed in chunks, unless somebody looks on."""
+    model = make_model(PlainformerModel, num_hidden_layers=1, max_position_embeddings=500)
+    sizes = []
+    model.layers[0].get_submodule(path).register_forward_hook(lambda _, args, __: sizes.append(args[0].shape[:-1]))
+    with torch.no_grad():
+        model(torch.randint(1, 50, (3, 500)))
+    assert sizes == [(3, 500)]
+
+
 def test_hooks_see_the_rectangle_of_packed_rows(watch):
     packed = {"input_ids": torch.randint(1, 50, (1, 7)), "position_ids": torch.tensor([[0, 1, 2, 0, 1, 0, 1]])}
     model, seen = model_of(), []
@@ -376,6 +443,12 @@ def test_parts_are_built_from_a_configuration():
         assert part(config)(hidden_states).shape[:2] == (2, 6)
     branch, weights = PlainformerAttention(config)(hidden_states, output_attentions=True)
     assert branch.shape == (2, 6, 32) and weights.shape == (2, 2, 6, 6)
+
+
+def test_a_part_refuses_a_mask():
+    config = PlainformerConfig(hidden_size=32, num_attention_heads=2)
+    with pytest.raises(TypeError, match=r"layout is a tensor of shape \(2, 5\)"):
+        PlainformerLayer(config)(torch.randn(2, 5, 32), torch.ones(2, 5))
 
 
 @pytest.mark.parametrize("part", [PlainformerLayer, PlainformerAttention])

@@ -40,6 +40,7 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
 )
+from plainformer.modeling_plainformer import PlainformerMLP
 from plainformer.positions_plainformer import POSITION_KINDS, NoRotation
 
 # Kinds of position that torch.nn has room for: what they add, they add to the embeddings.
@@ -422,11 +423,16 @@ def many_tokens(*lengths: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("lengths", [(500, 400, 300), (500, 500, 500)], ids=["[T]", "[B, L]"])
-def test_evaluation_in_pieces(lengths):
+def test_evaluation_in_pieces(monkeypatch, lengths):
     """Without gradients the feed-forward takes some tokens at a time, which changes nothing."""
     model = make_model(PlainformerModel, num_hidden_layers=1, **MANY)
-    inputs, sizes = many_tokens(*lengths), []
-    model.layers[0].mlp.fc1.register_forward_hook(lambda _, args, __: sizes.append(args[0].shape[:-1].numel()))
+    inputs, sizes, compute = many_tokens(*lengths), [], PlainformerMLP.compute
+
+    def keep_size(mlp: torch.nn.Module, hidden_states: Tensor) -> Tensor:
+        sizes.append(hidden_states.shape[:-1].numel())
+        return compute(mlp, hidden_states)
+
+    monkeypatch.setattr(PlainformerMLP, "compute", keep_size)
     expected = model(**inputs).last_hidden_state
     assert sizes == [sum(lengths)]
     with torch.no_grad():

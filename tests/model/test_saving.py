@@ -334,6 +334,9 @@ def test_an_architecture_of_the_user_saves_and_loads(tmp_path, monkeypatch):
         }
         assert (folder / "Saved_architecture.py").exists()
         assert_equal_tensors(tensors_of(type(model).from_pretrained(folder)), tensors_of(model))
+    make_model(PlainformerForMaskedLM, theirs.SavedConfig(**TINY_SIZES)).save_pretrained(tmp_path / "head")
+    written = json.loads((tmp_path / "head" / "config.json").read_text())  # our class would refuse a stranger's config
+    assert "modeling_plainformer" not in str(written.get("auto_map"))
     transformers.AutoConfig.register("Saved", theirs.SavedConfig)
     transformers.AutoModel.register(theirs.SavedConfig, theirs.SavedModel)
     transformers.AutoModelForSequenceClassification.register(theirs.SavedConfig, theirs.SavedClassifier)

@@ -61,6 +61,47 @@ def test_a_folder_without_data_is_named(run, tmp_path):
         run()
 
 
+GOOD = "text,label\na good film,x\na bad film,y\n"
+
+
+def test_unlabelled_test_rows_are_left_out(run, tmp_path):
+    for name, more in (("train", ""), ("validation", ""), ("test", "good,\nbad,\n")):
+        (tmp_path / f"{name}.csv").write_text(GOOD + "a good film,x\na bad film,y\n" + more)
+    left_out, figures = run().splitlines()
+    assert left_out.endswith("test.csv: 2 of 6 rows have no 'label': left out, and not measured")
+    assert figures.startswith("accuracy 1.000 on 4 texts")
+
+
+def question(**fields) -> str:
+    row = {"question": "who?", "context": "a b", "answers": {"text": ["a"], "answer_start": [0]}}
+    return json.dumps({**row, **fields}) + "\n"
+
+
+BROKEN = {
+    "column": ({"train.csv": "text,lable\na,x\n"}, "train.csv, line 2: 'label' is missing, only text, lable is there"),
+    "label": ({"train.csv": "text,label\na,x\nb, \n"}, "train.csv, line 3: 'label' is empty or of another form"),
+    "no-labels": (
+        dict.fromkeys(["train.csv"], GOOD) | {"validation.csv": GOOD, "test.csv": "text,label\na,\n"},
+        "test.csv",
+    ),
+    "one-label": (dict.fromkeys(["train.csv", "validation.csv", "test.csv"], "text,label\na,x\n"), "all rows have the"),
+    "tags": ({"train.conll": "a\nb\n"}, "train.conll, line 1: 'tags' is missing, only tokens is there"),
+    "answers": ({"train.json": question(answers={"text": []})}, "train.json, line 1: 'answers' is empty or of another"),
+    "question": (
+        {"train.json": question(), "test.json": question(question="x?")},
+        "the question 'x.' is not in .*train",
+    ),
+}
+
+
+@pytest.mark.parametrize("files, message", BROKEN.values(), ids=BROKEN)
+def test_what_does_not_fit_is_named(run, tmp_path, files, message):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        run()
+
+
 def test_a_broken_file_is_named(run, tmp_path):
     (tmp_path / "train.conll").write_text("Paris\tB-LOC\nis\n")
     with pytest.raises(SystemExit, match="error: .*train.conll, line 2: 1 columns"):

@@ -248,6 +248,15 @@ CSV_ERRORS = {
     "semicolons": ("a.csv", ";text;label\n", "seems to have ';' between its names, not ','. Give --delimiter ';'; or"),
     "tabs": ("a.csv", "text\tlabel\n", "Give --delimiter tab; or --delimiter ',', if the names are right so."),
     "commas": ("a.tsv", "text,label\n", "a.tsv, line 1: the header 'text,label' seems to have ',' between its names"),
+    "quoted": (
+        "a.csv",
+        '"text";"label"\n"a";"b"\n',
+        "seems to have ';' between its names, not ','. Give --delimiter ';'",
+    ),
+    "quoted-tabs": ("a.csv", '"text"\t"label"\n', "Give --delimiter tab; or --delimiter ',', if the names are right"),
+    "returns": ("a.csv", "text,label\ra,b\r", "a.csv, line 1: a carriage return is in the first line. If the lines"),
+    "returns-conll": ("a.conll", "a\tO\rb\tO\r", "a.conll, line 1: a carriage return is in the first line. If the"),
+    "returns-text": ("a.txt", "one\rtwo\r", "a.txt, line 1: a carriage return is in the first line. If the lines of"),
     "row-names": ("a.csv", "text,label\n1,a,b\n", "If each row begins with its number, the header must begin with a"),
     "no-names": ("a.csv", ",,\n1,2,3\n", "line 1: the header '', '', '' must name every column"),
     "return": ("a.csv", "text,label\na\rb,c\n", "line 2: a carriage return is in a field without quotes. Put a field"),
@@ -265,6 +274,8 @@ def test_an_error_in_csv_names_the_remedy(tmp_path, name, content, message):
 
 def test_flags_of_csv(tmp_path):
     assert read(tmp_path, "a.csv", "text;raw\na\n", delimiter=",") == [{"text;raw": "a"}]
+    with pytest.raises(DataError, match="a.csv, line 1: a carriage return is in the first line"):
+        read(tmp_path, "a.csv", "text,label\ra,b\r", quoting="literal")
     for fields, message in (
         ({"delimiter": "::"}, "--delimiter ::: give one character"),
         ({"quoting": "all"}, "--quoting all is not known: choose one of double, literal"),
@@ -294,6 +305,26 @@ def test_parquet(tmp_path):
         ["yes", "no"],
         [None],
     ]
+
+
+def test_parquet_columns_that_no_recipe_reads_are_left_out(tmp_path, capsys):
+    pairs = pa.map_(pa.string(), pa.int64())
+    table = {
+        "text": ["a"],
+        "more.a": [1],
+        "large": pa.array([2**64 - 1], pa.uint64()),
+        "map": pa.array([[("a", 1)]], pairs),
+    }
+    table |= {"more": pa.array([[[("a", 1)]]], pa.list_(pairs)), "id": pa.array([2**63 - 1], pa.uint64())}
+    parquet.write_table(pa.table(table), tmp_path / "a.parquet")
+    rows = load(tmp_path, train_file=tmp_path / "a.parquet")[1]["train"].to_list()
+    assert rows == [{"text": "a", "more.a": 1, "id": 2**63 - 1}]
+    out = capsys.readouterr().out
+    assert "a.parquet: left out column 'large', which holds numbers of 2^63 and more: write texts" in out
+    assert "left out column 'map', which holds map<string, int64" in out and "left out column 'more', which" in out
+    parquet.write_table(pa.table({"map": table["map"]}), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="b.parquet has no column of texts, numbers or lists"):
+        load(tmp_path, train_file=tmp_path / "b.parquet")
 
 
 def test_parquet_that_cannot_be_read(tmp_path):

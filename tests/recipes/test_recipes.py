@@ -38,7 +38,9 @@ from helpers.recipes import (
     write,
 )
 from run_classification import main
-from transformers import EvalPrediction
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import EvalPrediction, PreTrainedTokenizerFast
 
 from plainformer import (
     PlainformerConfig,
@@ -48,7 +50,7 @@ from plainformer import (
 )
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
 from plainformer.recipes import columns, splits
-from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, choose_metric, parse_args
+from plainformer.recipes.arguments import ARCHITECTURE, DataArguments, ModelArguments, choose_metric, parse_args
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import score_multi, score_regression, score_single
 from plainformer.recipes.models import load_model
@@ -199,7 +201,7 @@ def test_starts_from_plainformer(run, files, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "labels, unlabelled",
-    [(["neg", "pos"], [None, ""]), ([0.5, 2.0], [None]), ([["neg"], ["pos"], []], [None])],
+    [(["neg", "pos"], [None, ""]), ([0.5, 2.0], [None]), ([["neg"], ["pos"], []], [None, ["neg", None]])],
     ids=["one-class", "regression", "several"],
 )
 def test_test_rows_without_a_label_are_predicted_and_not_measured(run, tmp_path, capsys, labels, unlabelled):
@@ -352,12 +354,36 @@ def test_lists_of_names(labels, flags, expected):
         (["[pos, film]", "[neg]"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
         (["{'a': 1, 'b': 0}"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
         ([{"a": 1, "b": 0}], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        (["[0 0 0 ... 0 1 0]", "[0 1 0]"], None, "'labels' is no list, and the other cells.* row 1"),
+        (["[0 0 0 ... 0 1 0]"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        (["Index(['a', 'c'], dtype='object')"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        (["array(['a', ..., 'c'])"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
+        (["[['a'] ['b']]"], None, "'labels' looks like a list, and cannot be read as one.* row 1"),
     ],
     ids=str,
 )
 def test_lists_in_several_forms_are_refused(labels, test, message):
     with pytest.raises((DataError, RecipeError), match=message):
         read_lists(labels, test=test)
+
+
+def test_list_form_of_a_trained_model():
+    """Lists of another length than the model has labels are ids, whatever they hold."""
+    ids = list("01234")
+    assert read_lists([[0, 1], [1, 0]], trained=ids) == ({"train": [[0, 1], [1, 0]]}, ids)
+    assert read_lists([[1], [0]], trained=ids) == ({"train": [[1], [0]]}, ids)
+    assert read_lists([[0, 1], [1, 0]], trained=["a", "b"])[0] == {"train": [["b"], ["a"]]}
+    assert read_lists([[0, 1], [1, 0]], "--label_form", "ids", trained=["0", "1"])[0] == {"train": [[0, 1], [1, 0]]}
+
+
+def test_delimiters_and_missing_labels():
+    """What is missing stays so; an empty text is an answer: none of the labels."""
+    data, _ = read_lists(["a;b", None, "", "nan"], "--label_delimiter", ";")
+    assert data["train"] == [["a", "b"], None, [], ["nan"]]
+    assert read_lists([2.0, float("nan")], "--label_delimiter", ";")[0]["train"] == [["2"], None]
+    for labels in ([["a"], ["b", "c"]], ["['a']", "['b', 'c']"]):
+        with pytest.raises(DataError, match="2 rows of .*: 'labels' holds a list, which --label_delimiter ; cannot"):
+            read_lists(labels, "--label_delimiter", ";")
 
 
 def test_label_names_must_fit():
@@ -752,6 +778,13 @@ def test_marks_that_a_tokenizer_drops_are_reported(run, tmp_path, flags, capsys)
         assert "To keep them, choose a cased checkpoint" in capsys.readouterr().out
 
 
+def test_a_tokenizer_without_an_entry_for_what_it_does_not_know(run, files, tmp_path):
+    backend = Tokenizer(WordLevel({"[PAD]": 0, "film": 1}, unk_token="[UNK]"))
+    PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="[PAD]").save_pretrained(tmp_path / "words")
+    with pytest.raises(RecipeError, match="words has no entry for what it does not know .*Add an entry for it"):
+        run(*files[:2], *TINY, "--tokenizer_name", tmp_path / "words")
+
+
 def test_a_reranker_gives_scores(run, tmp_path):
     """One output and nothing said about it: raw scores, as many as rows."""
     rows = [{"text": row["text"], "passage": "good film"} for row in make_rows(6)]
@@ -771,6 +804,10 @@ def test_a_reranker_gives_scores(run, tmp_path):
     two = make_classifier(tmp_path / "two", problem_type="regression")
     with pytest.raises(RecipeError, match="two gives 2 values for each text, and this recipe predicts one"):
         run("--test_file", test, "--model_name_or_path", two, out="second")
+    one |= {"num_labels": 1, "problem_type": "single_label_classification"}
+    write(tmp_path / "one.json", json.dumps(one)).rename(tmp_path / "two" / "config.json")
+    with pytest.raises(RecipeError, match="two has one output, .*'single_label_classification' needs.*'regression'"):
+        run_classification.trained_problem_type(ModelArguments(model_name_or_path=str(two)))
 
 
 @pytest.mark.parametrize(
@@ -794,9 +831,33 @@ def test_names_of_a_classifier_of_somebody_else(run, files, tmp_path, names, exp
         assert 0 <= metrics["eval_accuracy"] <= 1
 
 
+ID2LABEL = {"0": "neg", "1": "pos"}
+
+
+@pytest.mark.parametrize(
+    "maps, expected",
+    [
+        ({"id2label": ID2LABEL, "label2id": {"neg": 1, "pos": 0}}, {"neg": 0, "pos": 1}),
+        ({"id2label": ID2LABEL, "label2id": {"LABEL_0": 0, "LABEL_1": 1}}, {"neg": 0, "pos": 1}),
+        ({"id2label": {"1": "pos", "0": "neg"}, "label2id": {"pos": 1}}, {"neg": 0, "pos": 1}),
+        ({"label2id": {"pos": "1", "neg": "0"}}, {"neg": 0, "pos": 1}),
+        ({"num_labels": 3}, {"LABEL_0": 0, "LABEL_1": 1, "LABEL_2": 2}),
+    ],
+    ids=["swapped", "unnamed", "partial", "one-map", "none"],
+)
+def test_id2label_says_what_the_outputs_are(tmp_path, maps, expected):
+    write(tmp_path / "config.json", json.dumps(maps))
+    labels = ModelArguments(model_name_or_path=str(tmp_path)).trained_label_ids()
+    assert list(labels.items()) == list(expected.items())
+    write(tmp_path / "config.json", json.dumps({"id2label": {"0": "neg", "1": "neg"}}))
+    with pytest.raises(RecipeError, match="config of --model_name_or_path .* has two labels 'neg'"):
+        ModelArguments(model_name_or_path=str(tmp_path)).trained_label_ids()
+
+
 def test_label_numbers_that_no_output_has(run, files, tmp_path):
     model = make_classifier(tmp_path / "model", label2id={"neg": 1, "pos": 2}, id2label={"1": "neg", "2": "pos"})
-    with pytest.raises(RecipeError, match="has the wrong numbers .2.: 2 labels are numbered from 0 to 1"):
+    problem = "model: id2label=.* has the wrong numbers .2. and lacks .0.: 2 labels are numbered from 0 to 1"
+    with pytest.raises(RecipeError, match=f"--model_name_or_path .*{problem}"):
         run(*files[2:], "--model_name_or_path", model)
     model = make_classifier(tmp_path / "odd", label2id={"neg": "zero", "pos": "one"})
     with pytest.raises(RecipeError, match="numbers its labels as .*'zero'.*Give each of them a whole number"):
@@ -962,6 +1023,68 @@ def test_label_that_training_never_had(run, files, tmp_path):
         run("--train_file", files[1], "--test_file", shutil.copy(dev, tmp_path / "test.csv"), *TINY)
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "train, dev, message",
+    [
+        ([1, 2], [1.0, 2.0], None),
+        ([1.0, 2.0], ["1", "2"], None),
+        ([["a"], ["b"]], [[], ["a", "b"]], None),
+        (["1", "2"], ["2", "1.0"], "only 1, 2.* row 2. The first is '1.0'. Write it '1', as the training data has it."),
+        ([True, False], ["true"], "The first is 'true'. Write it 'True', as the training data has it."),
+        ([1.0, 2.0], [NAN], "'label' is empty. Label these rows or remove them.* row 1"),
+        ([["a"], ["b"]], [["a", None]], "'label' is empty. Label these rows or remove them.* row 1"),
+        ([b"a", b"b"], [b"a"], "2 rows of train.parquet: 'label' is neither text nor number"),
+        ([["a"], ["b"]], [[["a"], ["b"]]], "1 row of dev.parquet: 'label' is .* nor a flat list of these. Write str"),
+        ([["a"], ["b"]], [[{"a": 1}]], "1 row of dev.parquet: 'label' is .* nor a flat list of these. Write strings"),
+    ],
+    ids=str,
+)
+def test_labels_are_the_same_however_a_file_writes_them(train, dev, message):
+    args = DataArguments(train_file="train.parquet", validation_file="dev.parquet")
+    splits = {"train": train, "validation": dev}
+    data = DatasetDict({split: Dataset.from_dict({"label": labels}) for split, labels in splits.items()})
+    if message is None:
+        assert len(columns.label_names(data, args, "label")) == 2
+    else:
+        with pytest.raises(DataError, match=message):
+            columns.label_names(data, args, "label")
+
+
+TEXT = {"text": ["a"]}
+TEST_COLUMNS = {
+    "absent": (["label"], [], [], ("label", "test: no column 'label': predicted, and not measured")),
+    "misspelt": (["label"], ["lable"], [], ("label", "test: no column 'label' (there is 'lable'): predicted, and not")),
+    "another": (["label"], ["class"], [], ("label", "test: no column 'label' (there is 'class'): predicted, and not")),
+    "case": (["label"], ["LABEL"], [], ("label", "test: no column 'label' (there is 'LABEL'): predicted, and not")),
+    "given": (["topic"], ["label"], ["topic"], ("topic", "test: no column 'topic' (there is 'label'): predicted")),
+    "alone": (None, ["labels"], [], ("labels", "")),
+    "alone-none": (None, [], [], ("label", "test: no column 'label': predicted, and not measured")),
+    "alone-given": (None, ["topic"], ["topic"], ("topic", "")),
+    "alone-misspelt": (None, ["topic"], ["topics"], "has no column 'topics' (--label_column_name), only text, topic."),
+    "nowhere": (["label"], ["label"], ["topic"], "has no column 'topic' (--label_column_name), only text, label."),
+}
+
+
+@pytest.mark.parametrize("train, test, given, expected", TEST_COLUMNS.values(), ids=TEST_COLUMNS)
+def test_labels_of_a_test_file_are_measured_or_a_line_says_why_not(train, test, given, expected, capsys):
+    words = ["--train_file", "a.csv", "--test_file", "b.csv", "--output_dir", "out"]
+    words += [word for name in given for word in ("--label_column_name", name)]
+    args = parse_args(run_classification.ClassificationArguments, words, "")
+    run = open_run("run_classification", args, PlainformerForSequenceClassification)
+    names = {"test": test} if train is None else {"train": train, "test": test}
+    data = {split: Dataset.from_dict(TEXT | dict.fromkeys(names[split], ["x"])) for split in names}
+    if isinstance(expected, str):
+        with pytest.raises(DataError) as error:
+            run_classification.find_columns(DatasetDict(data), args[1], run)
+        assert expected in str(error.value)
+    else:
+        assert run_classification.find_columns(DatasetDict(data), args[1], run)[1] == expected[0]
+        assert capsys.readouterr().out.startswith(expected[1])
+
+
 def test_missing_file_gets_the_nearest_name(run, files, tmp_path):
     with pytest.raises(DataError, match="--train_file .*trian.csv does not exist .*Did you mean 'train.csv'?"):
         run("--train_file", tmp_path / "trian.csv", *TINY)
@@ -1014,6 +1137,15 @@ def test_conll(tmp_path):
     assert data["train"].to_list() == [{"tokens": ["a b", "c"], "tags": ["X", "Y"]}]
     _, data = load(tmp_path, train_file=write(tmp_path / "c.conll", "a\nb\n"))
     assert data["train"].to_list() == [{"tokens": ["a", "b"]}]
+
+
+def test_blanks_of_conll_are_those_of_ascii(tmp_path):
+    """Other blanks are characters of a token, or tokens, between tabs as between blanks."""
+    tokens = ["10\u00a0000", "a\u0085b", "c\u2028d", "\u3000"]
+    for blank in ("\t", " ", "  \x0b"):
+        text = "".join(f"{token}{blank}O\r\n" for token in tokens)
+        _, data = load(tmp_path, train_file=write(tmp_path / "a.conll", text))
+        assert data["train"].to_list() == [{"tokens": tokens, "tags": ["O"] * 4}]
 
 
 def test_hash_is_a_token_or_begins_a_comment(tmp_path):

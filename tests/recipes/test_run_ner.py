@@ -356,8 +356,14 @@ def test_test_data_with_and_without_tags(run, files, tmp_path, capsys):
     assert (results["predict_samples"], results["predict_measured_samples"]) == (2, 1)
     assert results["predict_accuracy"] in (0, 1 / 3, 2 / 3, 1)  # of three words
     wrong = write(tmp_path / "wrong.jsonl", [{"tokens": ["rome", "the"], "tags": ["O"]}])
+    trained = ["--model_name_or_path", tmp_path / "out", "--test_file"]
     with pytest.raises(DataError, match="wrong.jsonl: 'tags' has not exactly one for each of 'tokens'"):
-        run("--model_name_or_path", tmp_path / "out", "--test_file", wrong, out="second")
+        run(*trained, wrong, out="second")
+    misspelt = write(tmp_path / "misspelt.jsonl", [{"tokens": ["rome"], "tgas": ["O"]}])
+    run(*trained, misspelt, out="third")
+    assert "test: no column 'tags' (there is 'tgas'): predicted, and not measured\n" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"misspelt.jsonl has no column 'tag' \(--label_column_name\)"):
+        run(*trained, misspelt, "--label_column_name", "tag", out="fourth")
 
 
 @pytest.mark.parametrize("each", [[], ["--return_entity_level_metrics"]])

@@ -187,9 +187,14 @@ def test_formats_give_the_same_run(run, tmp_path):
             assert torch.equal(weight, expected[name]), (out, name)
 
 
-def test_evaluates_without_training(run, files, tmp_path):
+def test_evaluates_without_training(run, files, tmp_path, capsys):
     metrics = run(*files, *TINY, "--num_train_epochs", 1)
-    again = run("--validation_file", files[3], "--model_name_or_path", tmp_path / "out", out="again")
+    other = write(tmp_path / "other.jsonl", [{"Answers": row.pop("answers"), **row} for row in make_questions(2)])
+    flags = ["--validation_file", files[3], "--test_file", other, "--model_name_or_path", tmp_path / "out"]
+    again = run(*flags, out="again")
+    assert "test: no column 'answers' (there is 'Answers'): predicted, and not measured\n" in capsys.readouterr().out
+    with pytest.raises(DataError, match=r"other.jsonl has no column 'gold' \(--answer_column_name\)"):
+        run(*flags[2:], "--answer_column_name", "gold", out="named")
     for name in ("eval_loss", "eval_exact_match", "eval_f1"):
         assert again[name] == metrics[name]
     cut = run(*files[:2], *TINY, "--validation_split_percentage", 25, "--max_steps", 1, out="cut")
