@@ -10,7 +10,10 @@ import pytest
 from addition import draw_problems, main
 from helpers.recipes import weights
 
+from plainformer import PlainformerForConditionalGeneration
 from plainformer.recipes.errors import RecipeError
+from plainformer.sharing import files as shareable_files
+from plainformer.sharing.card import TASKS
 
 TINY = "--hidden_size 32 --num_hidden_layers 1 --num_attention_heads 2 --batch_size 32".split()
 
@@ -72,6 +75,13 @@ def test_from_problems_to_answers(trained, capsys):
     answers = [ask(folder, f" {first} + 0{second}", capsys) for first, second in known]
     assert sum(given == f"{sum(problem)}\n" for given, problem in zip(answers, known, strict=True)) >= 12
     assert any(len(given) == 3 for given in answers)  # two digits with nothing between them
+
+
+def test_the_folder_can_be_uploaded(trained):
+    files = shareable_files.sort_files(trained[0])
+    shareable_files.check_model(trained[0], files, needs_tokenizer=True)
+    assert list(files.stays) == ["recipe.json"] and not files.refused
+    assert PlainformerForConditionalGeneration._auto_class in TASKS
 
 
 def test_last_line(tmp_path, capsys, monkeypatch):
