@@ -94,7 +94,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--answer", metavar="SUM", help=f'a sum for a trained model, as "{EXAMPLE}"')
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="its folder, written with --output_dir")
     parser.add_argument("--digits", type=int, default=3, help="the longest numbers that are added (%(default)s)")
-    parser.add_argument("--num_train_steps", type=int, default=1500, help="(%(default)s)")
+    parser.add_argument("--num_train_steps", type=int, default=2000, help="(%(default)s)")
     parser.add_argument("--batch_size", type=int, default=128, help="(%(default)s)")
     parser.add_argument("--learning_rate", type=float, default=1e-3, help="at its highest (%(default)s)")
     parser.add_argument("--test_samples", type=int, default=2000, help="at most so many (%(default)s)")
