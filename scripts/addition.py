@@ -19,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    DataCollatorForSeq2Seq,
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from plainformer import PlainformerForConditionalGeneration, PlainformerSeq2SeqConfig, train_tokenizer
+from plainformer.losses_plainformer import IGNORE_INDEX
 from plainformer.positions_plainformer import POSITION_KINDS
 from plainformer.recipes.arguments import KINDS_HELP
 from plainformer.recipes.errors import RecipeError
@@ -238,10 +239,13 @@ def train(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, problems: list[Problem], args: argparse.Namespace
 ) -> None:
     """Train in place, on each of the problems once."""
-    sources = tokenizer([write(problem) for problem in problems], return_token_type_ids=False)["input_ids"]
-    targets = tokenizer([str(sum(problem)) for problem in problems])["input_ids"]
-    # The decoder starts with [CLS] by itself: a target begins with its first digit.
-    rows = [{"input_ids": ids, "labels": labels[1:]} for ids, labels in zip(sources, targets, strict=True)]
+
+    def collate(problems: list[Problem]) -> dict[str, Tensor]:
+        sources = tokenizer([write(problem) for problem in problems], padding=True, return_tensors="pt")
+        targets = tokenizer([str(sum(problem)) for problem in problems], padding=True, return_tensors="pt")
+        labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, IGNORE_INDEX)
+        return {**sources, "labels": labels[:, 1:]}  # without [CLS], which the decoder starts with by itself
+
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -254,12 +258,13 @@ def train(
             warmup_steps=args.num_train_steps // 20,
             logging_steps=0.1,  # ten times in all
             save_strategy="no",
+            remove_unused_columns=False,  # a problem has none
             report_to="none",
             seed=args.seed,
             dataloader_pin_memory=torch.cuda.is_available(),
         ),
-        train_dataset=rows,
-        data_collator=DataCollatorForSeq2Seq(tokenizer),
+        train_dataset=problems,
+        data_collator=collate,
     )
     trainer.train()
 
@@ -313,7 +318,7 @@ def answer_typed(text: str, folder: Path) -> str:
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # whatever damaged files, or the code in the folder, may raise
         raise RecipeError(f"--model {folder} does not open: {error}") from error
     return answer(model, tokenizer, [write(problem)], batch_size=1)[0]
 

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 from itertools import islice
 
 import addition
@@ -110,6 +111,13 @@ def test_what_is_no_sum(text, trained):
         RecipeError, match=re.escape(f'--answer {text!r} is no sum of two whole numbers: write "12+345"')
     ):
         main(["--answer", text, "--model", trained[0]])
+
+
+def test_a_damaged_model(trained, tmp_path):
+    folder = shutil.copytree(trained[0], tmp_path / "damaged")
+    (folder / "model.safetensors").write_bytes(b"")
+    with pytest.raises(RecipeError, match=re.escape(f"--model {folder} does not open: ")):
+        main(["--answer", "1+2", "--model", folder])
 
 
 @pytest.mark.parametrize("text, remedy", [("12+3", "train one with --digits 2"), ("1+" + "9" * 5000, "at most 1")])
