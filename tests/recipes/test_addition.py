@@ -3,13 +3,14 @@
 import json
 import random
 import re
+import shlex
 import shutil
 from itertools import islice
 
 import addition
 import pytest
 from addition import draw_problems, main
-from helpers.recipes import weights
+from helpers.recipes import ROOT, weights
 
 from plainformer import PlainformerForConditionalGeneration
 from plainformer.recipes.errors import RecipeError
@@ -157,3 +158,13 @@ def test_a_folder_in_use_is_left_alone(trained, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RecipeError, match="cannot be a folder to write to: File exists"):
         main(["--output_dir", tmp_path / "file"])
+
+
+def test_printed_commands():
+    """Every command of docs/recipes.md, and the flags of its table, are ones that the recipe takes."""
+    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Addition")[1].split("\n## ")[0]
+    commands = re.findall("^python scripts/addition.py (.*)$", chapter, re.MULTILINE)
+    flags = re.findall(r"\| `(--.*?)` \|", chapter)
+    assert len(commands) == 2 and len(flags) >= 3
+    for words in (*commands, *(f"--output_dir new {words}" for words in flags)):
+        assert addition.parse_args(shlex.split(words))
