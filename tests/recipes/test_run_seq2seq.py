@@ -4,12 +4,28 @@ import csv
 import importlib.util
 import json
 import random
+import re
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
 
+import prepare_data
 import pytest
+import run_mlm
 import run_seq2seq
 import torch
-from helpers.recipes import NO_DROPOUT, TINY, assert_same_run, in_process, make_bert, stop_at, weights, write
+from helpers.recipes import (
+    NO_DROPOUT,
+    ROOT,
+    TINY,
+    assert_same_run,
+    in_process,
+    join_lines,
+    make_bert,
+    stop_at,
+    weights,
+    write,
+)
 from run_seq2seq import as_targets, main
 from transformers import AutoTokenizer, GenerationConfig
 
@@ -315,3 +331,35 @@ def test_what_is_written_ends_at_the_end(tokenizer):
     assert write_text([first, *special, second, tokenizer.sep_token_id, first]) == "a b"
     assert write_text([tokenizer.unk_token_id, first]) == "[UNK] a"
     assert write_text([]) == write_text([tokenizer.sep_token_id]) == ""
+
+
+# Documentation
+
+
+def test_commands_of_the_documentation(tmp_path, monkeypatch):
+    """Every command of the chapter, as printed, with a few rows and a small model."""
+    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Text to text")[1].split("\n## ")[0]
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "outputs" / "data" / "cmudict"
+    folder.mkdir(parents=True)
+    prepared = prepare_data.cmudict()
+    for split, rows in prepared.splits.items():
+        (folder / f"{split}.json").write_text(prepared.write(rows[:20]), encoding="utf-8")
+    for name, content in prepared.more_files.items():
+        (folder / name).write_text(content[:1000], encoding="utf-8")
+    few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --max_steps 1 --use_cpu true"
+    few += " --max_new_tokens 3 --cache_dir cache --disable_tqdm true"
+    outputs = []
+    blocks = join_lines("\n".join(re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)))
+    for name, command in re.findall(r"(?m)^python scripts/(\w+).py (.*)", blocks):
+        words = shlex.split(command)
+        if name == "prepare_data":
+            assert words == ["cmudict"]
+            continue
+        run = {"run_seq2seq": main, "run_mlm": run_mlm.main}[name]
+        run([*words, *(few if name == "run_seq2seq" else few.replace("--max_new_tokens 3", "")).split()])
+        outputs.append(Path(words[words.index("--output_dir") + 1]))
+    assert [path.name for path in outputs] == ["sounds", "spellings", "sounds-pretrained", "sounds-beams"]
+    assert len(read_predictions(outputs[0])) == len(read_predictions(outputs[3])) == 5
+    word = "plainformer.embeddings.word_embeddings.weight"
+    assert weights(outputs[2])[word].shape == weights(outputs[1])[word].shape == (5 + 29 + 69, 256)
