@@ -13,7 +13,7 @@ from torch import Tensor
 from .attention_plainformer import PlainformerAttention
 from .configuration_plainformer import PlainformerConfig
 from .pairs_plainformer import PairLayout
-from .positions_plainformer import POSITION_KINDS
+from .positions_plainformer import PositionKind
 
 
 class PlainformerCausalAttention(PlainformerAttention):
@@ -36,8 +36,8 @@ class PlainformerCausalAttention(PlainformerAttention):
         key, value = self.make_keys_and_values(hidden_states, position_ids)
         if cache is not None:
             states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, L, D]
-            places = {"cache_position": layout.targets.places}  # a static cache of transformers before 5.4 needs it
-            states = cache.self_attention_cache.update(*states, self.layer_index, places)  # [B, H, K, D]
+            options = {"cache_position": layout.targets.cache_position}  # what static caches before 5.4 go by
+            states = cache.self_attention_cache.update(*states, self.layer_index, options)  # [B, H, K, D]
             key, value = (one.transpose(1, 2) for one in states)
         return self.attend(query, key, value, layout.targets, output_attentions)
 
@@ -46,7 +46,7 @@ class PlainformerCrossAttention(PlainformerAttention):
     """Attention from each target to the tokens of its own source; it knows no positions."""
 
     def __init__(self, config: PlainformerConfig, layer_index: int) -> None:
-        super().__init__(config, POSITION_KINDS["none"])
+        super().__init__(config, PositionKind("no positions in a source"))
         self.layer_index = layer_index
 
     def forward(
@@ -76,7 +76,7 @@ class PlainformerCrossAttention(PlainformerAttention):
         if cache is None:
             return key, value
         states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, S, D]
-        places = {"cache_position": layout.sources.position_ids[0]}
-        states = cache.cross_attention_cache.update(*states, self.layer_index, places)
+        options = {"cache_position": layout.sources.position_ids[0]}
+        states = cache.cross_attention_cache.update(*states, self.layer_index, options)
         cache.is_updated[self.layer_index] = True
         return tuple(one.transpose(1, 2) for one in states)

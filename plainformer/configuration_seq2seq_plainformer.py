@@ -3,7 +3,10 @@
 import copy
 from typing import Any
 
+from .code_plainformer import keep_code  # noqa: F401  transformers 4.57 copies only what this file imports
 from .configuration_plainformer import PlainformerConfig
+from .names_plainformer import OF_TRANSFORMERS  # noqa: F401
+from .positions_plainformer import POSITION_KINDS  # noqa: F401
 
 SEQ2SEQ_AUTO_MAP = {
     "AutoConfig": "configuration_seq2seq_plainformer.PlainformerSeq2SeqConfig",
@@ -23,6 +26,7 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
             BERT tokenizer `tokenizer.cls_token_id`.
         bos_token_id: the id that begins a text, where the tokenizer has one.
         eos_token_id: the id that ends a target; `generate` stops there. For a BERT tokenizer `tokenizer.sep_token_id`.
+        use_cache: keep keys and values between the steps of `generate`.
         kwargs: the arguments of `PlainformerConfig`.
 
     Raises:
@@ -62,6 +66,8 @@ class PlainformerSeq2SeqConfig(PlainformerConfig):
                 f"num_decoder_layers={layers!r} is not valid: it must be None (as many as num_hidden_layers) or an "
                 "integer of at least 1."
             )
+        if not isinstance(self.use_cache, bool):
+            raise ValueError(f"use_cache={self.use_cache!r} is not valid: it must be True or False.")
         for field in ("decoder_start_token_id", "bos_token_id", "eos_token_id"):
             given = getattr(self, field)
             for value in given if isinstance(given, list) else [given]:

@@ -218,7 +218,10 @@ def read_mask(
             f"attention_mask is {attention_mask.dtype}, but holds no complex numbers: pass attention_mask.real."
         )
     is_additive = attention_mask.dim() > 2 and attention_mask.is_floating_point()
-    (_check_additive if is_additive else _check_zero_one)(attention_mask, questions)
+    if is_additive:
+        _check_additive(attention_mask, questions)
+    else:
+        check_zero_one("attention_mask", attention_mask, questions)
     if attention_mask.dim() == 2:
         return attention_mask.to(torch.bool), None
     attention_mask = attention_mask[:, None] if attention_mask.dim() == 3 else attention_mask  # [B, 1|H, L, L]
@@ -252,12 +255,18 @@ def decide_packing(batch: Batch, num_sequences: list[int] | None, boundaries: Te
     batch.sequence_ids = batch.sequence_ids if batch.is_packed else None
 
 
-def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Questions) -> None:
+def refuse_too_long(
+    position_ids: Tensor, limit: int | None, questions: Questions, padded_length: int | None = None
+) -> None:
     """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
 
     Values are asked for only where the padded length leaves a doubt. Where they cannot be read, that length counts.
+
+    Args:
+        padded_length: with what is in a cache; None: it is that of `position_ids` [B, L].
     """
-    if limit is None or position_ids.shape[1] <= limit or not position_ids.numel():
+    padded_length = position_ids.shape[1] if padded_length is None else padded_length
+    if limit is None or padded_length <= limit or not position_ids.numel():
         return
 
     def check(values: list[int]) -> None:
@@ -268,7 +277,7 @@ def refuse_too_long(position_ids: Tensor, limit: int | None, questions: Question
                 "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
             )
 
-    questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[position_ids.shape[1]])
+    questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[padded_length])
 
 
 def read_ids(
@@ -323,7 +332,9 @@ def read_input_ids(input_ids: Tensor, attention_mask: Tensor | None, pad_token_i
     return ids
 
 
-def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None) -> Tensor:
+def read_embeds(
+    inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Module | None, name: str = "inputs_embeds"
+) -> Tensor:
     """Embeddings [B, L, E] in the type of the model; 0 at padding.
 
     A narrower type is widened, as in BERT, where the token types do it. A wider one is rounded under autocast only.
@@ -336,16 +347,14 @@ def read_embeds(inputs_embeds: Tensor, token_mask: Tensor | None, words: nn.Modu
     """
     if not inputs_embeds.is_floating_point():
         raise ValueError(
-            f"inputs_embeds is {inputs_embeds.dtype}, but embeddings are floating point numbers: pass ids as "
-            "input_ids, or inputs_embeds.to(model.dtype)."
+            f"{name} is {inputs_embeds.dtype}, but embeddings are floating point numbers: pass ids as "
+            f"{name.replace('inputs_embeds', 'input_ids')}, or {name}.to(model.dtype)."
         )
     table = getattr(words, "weight", inputs_embeds)
     dtype = table.dtype if table.is_floating_point() else inputs_embeds.dtype
     fits = torch.promote_types(inputs_embeds.dtype, dtype) == dtype
     if not fits and (inputs_embeds.is_meta or not torch.is_autocast_enabled(inputs_embeds.device.type)):
-        raise ValueError(
-            f"inputs_embeds is {inputs_embeds.dtype}, but the model is {dtype}: pass inputs_embeds.to(model.dtype)."
-        )
+        raise ValueError(f"{name} is {inputs_embeds.dtype}, but the model is {dtype}: pass {name}.to(model.dtype).")
     return mask_out(inputs_embeds.to(dtype), token_mask)
 
 
@@ -375,9 +384,13 @@ def read_labels(
             "has no loss. Pass labels to a model with a head."
         )
     labels = head_labels.read(token_mask, shape)
+    has_ids = labels is not None and labels.numel()
+    question = _ask_labels(labels, head_labels, questions) if has_ids else None
     head_labels.check_values(token_mask, shape, questions)
-    if labels is None or not labels.numel():
-        return labels, None
+    return labels, question
+
+
+def _ask_labels(labels: Tensor, head_labels: HeadLabels, questions: Questions) -> Question:
     labelled = labels != IGNORE_INDEX
 
     def check(values: list[int]) -> None:
@@ -391,7 +404,28 @@ def read_labels(
     def count() -> Tensor:
         return torch.stack((labelled.sum(), *labels.masked_fill(~labelled, 0).aminmax()))
 
-    return labels, questions.ask(count, check)
+    return questions.ask(count, check)
+
+
+def check_zero_one(name: str, mask: Tensor, questions: Questions) -> None:
+    """Raise a ValueError for a mask that holds something else than 0 and 1."""
+    if mask.dtype == torch.bool:
+        return
+
+    meaning = "1 for a token and 0 for padding" if mask.dim() == 2 else "1 for a pair that may attend and 0 for others"
+
+    def is_odd() -> Tensor:
+        return mask != mask.to(torch.bool)  # neither 0 nor 1
+
+    def check(values: list[int]) -> None:
+        if values[0]:
+            raise ValueError(
+                f"{name} of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes {meaning}. "
+                "Scores to add go into a float mask with 3 or 4 dimensions; several sequences in one row are told "
+                "apart by position_ids."
+            )
+
+    questions.ask(lambda: is_odd().any(), check)
 
 
 def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
@@ -404,26 +438,6 @@ def refuse_unknown(kwargs: dict[str, Any], forward: Any) -> None:
         else:
             hint = f"Did you mean {close[0]!r}?" if close else f"It takes {', '.join(known)}."
         raise TypeError(f"The model got an unexpected keyword argument {name!r}. {hint}")
-
-
-def _check_zero_one(mask: Tensor, questions: Questions) -> None:
-    if mask.dtype == torch.bool:
-        return
-
-    meaning = "1 for a token and 0 for padding" if mask.dim() == 2 else "1 for a pair that may attend and 0 for others"
-
-    def is_odd() -> Tensor:
-        return mask != mask.to(torch.bool)  # neither 0 nor 1
-
-    def check(values: list[int]) -> None:
-        if values[0]:
-            raise ValueError(
-                f"attention_mask of shape {tuple(mask.shape)} holds {mask[is_odd()][0].item()}, but takes {meaning}. "
-                "Scores to add go into a float mask with 3 or 4 dimensions; several sequences in one row are told "
-                "apart by position_ids."
-            )
-
-    questions.ask(lambda: is_odd().any(), check)
 
 
 def _check_additive(mask: Tensor, questions: Questions) -> None:

@@ -10,6 +10,7 @@ dimensions, real tokens or a rectangle.
 """
 
 import os
+import warnings
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .attention_plainformer import PlainformerAttention  # noqa: F401  transform
 from .causal_attention_plainformer import PlainformerCrossAttention  # noqa: F401
 from .chunking_plainformer import apply_in_chunks  # noqa: F401
 from .code_plainformer import keep_code  # noqa: F401
+from .configuration_plainformer import PlainformerConfig  # noqa: F401
 from .configuration_seq2seq_plainformer import PlainformerSeq2SeqConfig
 from .decoder_plainformer import PlainformerDecoder
 from .hooks_plainformer import is_observed
@@ -37,8 +39,8 @@ from .packing_plainformer import refuse_packed
 from .pairs_plainformer import PairLayout, Source, make_pair_layout
 from .positions_plainformer import POSITION_KINDS  # noqa: F401
 from .pretrained_plainformer import PlainformerPreTrainedModel
-from .targets_plainformer import Targets, find_targets, read_targets, shift_right
-from .values_plainformer import Questions, find_indices, mask_out
+from .targets_plainformer import Targets, find_targets, read_prompts, read_targets, shift_right
+from .values_plainformer import Questions, find_indices, mask_out, refuse_other_than_tensors
 
 SharedCache = EncoderDecoderCache | Cache | None
 # The output's field for the cache: "past_key_values" in older versions of transformers.
@@ -51,6 +53,7 @@ class PlainformerSeq2SeqEncoder(PlainformerModel):
     config_class = PlainformerSeq2SeqConfig
     _keys_to_ignore_on_load_unexpected = [r"^decoder\.", r"^lm_head\."]
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -64,11 +67,18 @@ class PlainformerSeq2SeqEncoder(PlainformerModel):
         head_labels: HeadLabels | None = None,
         observed: bool | None = None,
     ) -> EncoderOutput:
-        """As `PlainformerModel.forward`. It names its arguments: `generate` would pass on its own to `**kwargs`."""
+        """As `PlainformerModel.forward`, but packed rows are refused: a decoder reads one text from each row.
+
+        It names its arguments: `generate` would pass on its own to `**kwargs`.
+        """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         options = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
-        internal = {"head_labels": head_labels, "observed": observed, "return_dict": return_dict}
-        return super().forward(*inputs, **options, **internal)
+        internal = {"head_labels": HeadLabels() if head_labels is None else head_labels, "observed": observed}
+        output = super().forward(*inputs, **options, **internal, return_dict=True)
+        refuse_packed(output.layout.is_packed)
+        if head_labels is not None:
+            return output
+        return EncoderOutput(output.layout.scatter(output.last_hidden_state), output.hidden_states, output.attentions)
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, *args: Any, state_dict: dict[str, Tensor] | None = None, **kwargs: Any
@@ -123,7 +133,8 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
                 `PlainformerModel.forward` takes them.
             decoder_input_ids: the tokens so far, [B, L]; None: made from `labels`.
             decoder_attention_mask: 1 for a token and 0 for padding, [B, K], of the tokens in the cache and of these;
-                None: all are tokens. Where there are labels, they say where the tokens are.
+                None: all are tokens, or, where there are labels, those of a target. A prompt before the labels, which
+                has no loss, needs it.
             encoder_outputs: what the encoder gave for these sources, `last_hidden_state` [B, S, E]; they are then not
                 encoded again, but `attention_mask` is still needed.
             past_key_values, cache: keys and values of what was computed before; the newer versions of transformers call
@@ -145,44 +156,71 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         config = self.config
         output_attentions = config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        cache = self.open_cache(past_key_values if cache is None else cache, use_cache, labels)
-        num_before = 0 if cache is None else cache.get_seq_length()
+        asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
+        cache = self.open_cache(past_key_values, cache, use_cache, labels)
         given = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, labels)
-        targets = read_targets(config, self.target_sizes(), *given, num_before)
+        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings())
 
-        options = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         observed = is_observed(self)
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        source, encoded = self.encode(encoder_outputs, targets, observed=observed, **inputs, **asked)
+        padded = cache is not None or output_attentions or observed
+        layout = make_pair_layout(targets, source, unpad=config.unpad_inputs and not padded)
+        hidden_states, decoded = self.decode(targets, source, layout, cache, **asked)
+        logits, loss = self.score(hidden_states, layout.targets, targets, num_items_in_batch, observed)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **{CACHE_FIELD: cache}, **decoded, **encoded)
+
+    def encode(
+        self, encoder_outputs: BaseModelOutput | tuple | None, targets: Targets, **inputs: Any
+    ) -> tuple[Source, dict[str, Any]]:
+        """Encode the sources, unless that was done before; targets are checked together with them.
+
+        Args:
+            inputs: of the encoder.
+
+        Returns:
+            The sources, and what the output tells of the encoder.
+        """
         if encoder_outputs is None:
-            sources = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-            sources |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
-            encoded = self.plainformer(**sources, head_labels=targets, observed=observed, return_dict=True, **options)
+            encoded = self.plainformer(**inputs, head_labels=targets, return_dict=True)
             source, targets.num_labels = read_encoded(encoded), encoded.batch.num_labels
         else:
             is_output = isinstance(encoder_outputs, ModelOutput)
             encoded = encoder_outputs if is_output else BaseModelOutput(*encoder_outputs)
-            source = read_given(encoded.last_hidden_state, attention_mask, targets, config)
+            source = read_given(encoded.last_hidden_state, inputs["attention_mask"], targets, self.config)
+        states = {
+            "encoder_hidden_states": encoded.get("hidden_states"),
+            "encoder_attentions": encoded.get("attentions"),
+        }
+        return source, {"encoder_last_hidden_state": source.layout.scatter(source.states), **states}
 
-        padded = cache is not None or output_attentions or observed
-        layout = make_pair_layout(targets, source, unpad=config.unpad_inputs and not padded)
+    def decode(
+        self,
+        targets: Targets,
+        source: Source,
+        layout: PairLayout,
+        cache: EncoderDecoderCache | None,
+        output_attentions: bool,
+        output_hidden_states: bool,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Hidden states of the targets, [*, E], and what the output tells of the decoder."""
         recorded = [] if output_hidden_states else None
-        hidden_states, attentions, cross_attentions = self.decoder(
-            self.embed(targets, layout.targets), lay_out(source, layout), layout, cache, output_attentions, recorded
-        )
-        logits, loss = self.score(hidden_states, layout.targets, targets, num_items_in_batch, observed)
-        return Seq2SeqLMOutput(
-            loss=loss,
-            logits=logits,
-            **{CACHE_FIELD: cache},
-            decoder_hidden_states=tuple(recorded) if output_hidden_states else None,
-            decoder_attentions=tuple(attentions) if output_attentions else None,
-            cross_attentions=tuple(cross_attentions) if output_attentions else None,
-            encoder_last_hidden_state=source.layout.scatter(source.states),
-            encoder_hidden_states=encoded.get("hidden_states"),
-            encoder_attentions=encoded.get("attentions"),
-        )
+        inputs = (self.embed(targets, layout.targets), lay_out(source, layout), layout, cache)
+        hidden_states, attentions, cross_attentions = self.decoder(*inputs, output_attentions, recorded)
+        return hidden_states, {
+            "decoder_hidden_states": tuple(recorded) if output_hidden_states else None,
+            "decoder_attentions": tuple(attentions) if output_attentions else None,
+            "cross_attentions": tuple(cross_attentions) if output_attentions else None,
+        }
 
-    def open_cache(self, cache: SharedCache, use_cache: bool | None, labels: Tensor | None) -> SharedCache:
+    def open_cache(
+        self, past_key_values: SharedCache, cache: SharedCache, use_cache: bool | None, labels: Tensor | None
+    ) -> EncoderDecoderCache | None:
         """The cache that was given, or a new one where one is wanted, of self-attention and of the source; or None."""
+        if past_key_values is not None and CACHE_FIELD == "cache":
+            warnings.warn("`past_key_values` is called `cache` in this version of transformers.", FutureWarning, 3)
+        cache = past_key_values if cache is None else cache
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and labels is None
         if cache is None:
@@ -237,20 +275,39 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         """The decoder's input ids for labels [B, L], moved by one place after the start token, as in `forward`."""
         return shift_right(labels, find_targets(labels), self.config)
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers, but a prompt that is padded on the right is refused: its padding would lie in the middle.
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        *args: Any,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As in transformers, but prompts are checked.
+
+        Args:
+            inputs: the sources, [B, S]; or `input_ids`, `inputs_embeds` or `encoder_outputs` by name.
+            decoder_input_ids: prompts [B, L], with which the answers begin; None: the start token alone.
+            decoder_attention_mask: 1 for a token of the prompt and 0 for padding, [B, L], which has to be on the left.
 
         Raises:
-            ValueError: `decoder_attention_mask` ends with 0 in some row.
+            TypeError: something is no tensor.
+            ValueError: another number of prompts than of sources, or padding in the wrong place or without a mask.
         """
+        refuse_other_than_tensors(inputs=inputs, **{name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")})
+        if decoder_input_ids is not None:
+            sources = [inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds")]
+            num_sources = next((len(source) for source in sources if source is not None), None)
+            prompts = (decoder_input_ids, decoder_attention_mask)
+            decoder_input_ids, decoder_attention_mask = read_prompts(*prompts, num_sources, self.config)
+        given = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
+        kwargs |= {name: value for name, value in given.items() if value is not None}
+        return super().generate(inputs, *args, **kwargs)
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in transformers, without what only older versions pass: the cache knows where the tokens stand."""
         model_inputs = super().prepare_inputs_for_generation(*args, **kwargs)
-        model_inputs.pop("cache_position", None)  # of older versions; the cache knows it
-        attention_mask = model_inputs.get("decoder_attention_mask")
-        if attention_mask is not None and attention_mask.dim() == 2 and not attention_mask[:, -1].all():
-            raise ValueError(
-                "decoder_attention_mask ends with 0: a prompt is padded on the right, so that its padding would lie "
-                "between the prompt and what is generated. Pad prompts on the left (tokenizer.padding_side='left')."
-            )
+        model_inputs.pop("cache_position", None)
         return model_inputs
 
     @staticmethod
@@ -260,12 +317,7 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
 
 
 def read_encoded(encoded: EncoderOutput) -> Source:
-    """What the encoder computed, with its layout.
-
-    Raises:
-        ValueError: a row holds several sequences.
-    """
-    refuse_packed(encoded.layout.is_packed)
+    """What the encoder computed, with its layout."""
     batch = encoded.batch
     lengths = batch.lengths if batch.token_mask is not None else [batch.shape[1]] * batch.shape[0]
     return Source(encoded.last_hidden_state, encoded.layout, batch.shape, batch.token_mask, lengths)
@@ -283,15 +335,18 @@ def read_given(
     questions = Questions()
     token_mask, _ = read_mask(attention_mask, (B, S), config.num_attention_heads, questions)
     lengths = None
-    if targets.num_before == 0:  # generation gives the same sources again at each step
+    if targets.are_first:  # generation gives the same sources again at each step
         counts = states.new_full((B,), S, dtype=torch.long) if token_mask is None else token_mask.sum(dim=1)
         _, num_labels = read_labels(targets, None, (B, S), questions)
         asked = questions.ask(lambda: counts)
         questions.read()
         targets.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
         lengths, states = asked.answer, mask_out(states, token_mask)
-    places = torch.arange(S, device=device).expand(B, S)
-    return Source(states, PaddedLayout((B, S), places), (B, S), token_mask, lengths)
+    else:
+        targets.check_values(token_mask, (B, S), questions)
+        questions.read()
+    layout = PaddedLayout((B, S), torch.arange(S, device=device).expand(B, S))
+    return Source(states, layout, (B, S), token_mask, lengths)
 
 
 def lay_out(source: Source, layout: PairLayout) -> Tensor:

@@ -65,13 +65,13 @@ class CausalRectangle(PaddedLayout):
     """Targets [B, L], which may follow others that are in a cache.
 
     Attributes:
-        places: where these targets stand among all of their row, [L].
+        cache_position: where these targets stand among all of their row, [L].
         num_before: how many are in the cache; None where only the device knows.
         key_mask: which of all targets hold a token, bool [B, K'], K' <= K; None when all do.
         masks: by K, what was made of it for the first layer.
     """
 
-    places: Tensor | None = None
+    cache_position: Tensor | None = None
     num_before: int | None = None
     key_mask: Tensor | None = None
     masks: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
@@ -90,8 +90,8 @@ class CausalRectangle(PaddedLayout):
         """Who may attend to whom, bool [1|B, 1, L, K], and the fully masked queries [B, 1, L, 1]; None: all to all."""
         if self.key_mask is None and self.shape[1] == 1 and self.num_before == K - 1:
             return None, None  # one new token sees all that were before
-        keys = torch.arange(K, device=self.places.device)
-        attention_mask = (keys <= self.places[:, None])[None, None]  # [1, 1, L, K]
+        keys = torch.arange(K, device=self.cache_position.device)
+        attention_mask = (keys <= self.cache_position[:, None])[None, None]  # [1, 1, L, K]
         if self.key_mask is None:
             return attention_mask, None
         key_mask = nn.functional.pad(self.key_mask, (0, K - self.key_mask.shape[1]))  # [B, K]
@@ -106,8 +106,8 @@ class CausalBuckets(UnpaddedLayout):
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
     ) -> tuple[Tensor, None]:
         """As `UnpaddedLayout.attend`, under a slice of one triangle."""
-        longest = self.length_buckets[-1][1]
-        triangle = torch.ones(longest, longest, dtype=torch.bool, device=query.device).tril()
+        max_length = self.length_buckets[-1][1]
+        triangle = torch.ones(max_length, max_length, dtype=torch.bool, device=query.device).tril()
         contexts = []
         for position_ids, *states in self._by_length(self.position_ids, query, key, value):
             length = position_ids.shape[1]
@@ -163,15 +163,15 @@ def make_pair_layout(targets: Targets, source: Source, unpad: bool) -> PairLayou
     if unpad and targets.lengths is not None and source.lengths is not None and any(targets.lengths):
         return _unpad_pairs(targets, source)
     B, S = source.shape
-    places = torch.arange(S, device=targets.position_ids.device)
-    sources = PaddedLayout((B, S), places.expand(B, S))
+    position_ids = torch.arange(S, device=targets.position_ids.device).expand(B, S)
+    sources = PaddedLayout((B, S), position_ids)
     if source.token_mask is not None:
         sources.attention_mask, sources.fully_masked = open_queries(source.token_mask[:, None, None, :])
     rectangle = CausalRectangle(
         targets.shape,
         targets.position_ids,
         targets.token_mask,
-        places=targets.places,
+        cache_position=targets.cache_position,
         num_before=targets.num_before,
         key_mask=targets.key_mask,
     )

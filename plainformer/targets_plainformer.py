@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from .inputs_plainformer import read_ids, read_shape, refuse_too_long
+from .inputs_plainformer import check_zero_one, read_embeds, read_ids, read_shape, refuse_too_long
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions
@@ -34,14 +34,18 @@ class Targets(HeadLabels):
         input_ids: [B, L]; None where embeddings were given.
         inputs_embeds: [B, L, E]; None where ids were given.
         labels: class ids [B, L], `IGNORE_INDEX` where there is none; None where none were given.
+        attention_mask: of all targets as it was given, [B, K]; None where it was not.
         token_mask: which places hold a token, bool [B, L]; None when all do.
         key_mask: the same of all targets, those in the cache included, bool [B, K]; None when all do.
         position_ids: [B, L]; the tokens of a target count from 0.
-        places: where the targets of this call stand among all of their row, [L].
+        cache_position: where the targets of this call stand among all of their row, [L].
         num_before: how many targets are in the cache; None where only the device knows.
+        max_length: how many targets a row may have by now.
+        are_first: none of these sources was seen before.
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
         num_labels: how many places are labelled; None where there are no labels or values cannot be read.
         counted: the question of how many tokens each row has; None where nobody asks.
+        start, pad: the ids of the start token and of padding; None where there is none.
     """
 
     out_of_range = (
@@ -51,14 +55,19 @@ class Targets(HeadLabels):
     input_ids: Tensor | None = None
     inputs_embeds: Tensor | None = None
     labels: Tensor | None = None
+    attention_mask: Tensor | None = None
     token_mask: Tensor | None = None
     key_mask: Tensor | None = None
     position_ids: Tensor | None = None
-    places: Tensor | None = None
+    cache_position: Tensor | None = None
     num_before: int | None = 0
+    max_length: int = 0
+    are_first: bool = True
     sizes: dict[str, int | None] | None = None
     num_labels: int | None = None
     counted: Question | None = None
+    start: int | None = None
+    pad: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -69,6 +78,53 @@ class Targets(HeadLabels):
     def lengths(self) -> list[int] | None:
         """How many tokens each row has, [B]; None where they are not known."""
         return None if self.counted is None else self.counted.answer
+
+    def read_labels(self, labels: Tensor, config: Any) -> None:
+        """Labels [B, L] say where the targets lie, and what the input ids are where nothing else says it.
+
+        Raises:
+            ValueError: another shape, no integers, or no start token.
+        """
+        check_integers("labels", labels, "ids of the targets")
+        if labels.dim() != 2 or labels.shape[1] == 0:
+            raise ValueError(
+                f"labels have shape {tuple(labels.shape)}, but must be [batch, length], with a place for a token. For "
+                "a single target, add the batch dimension with unsqueeze(0)."
+            )
+        self.labels = labels.long()
+        self.token_mask = self.key_mask = find_targets(self.labels)
+        if self.input_ids is None and self.inputs_embeds is None:
+            self.input_ids = shift_right(self.labels, self.token_mask, config)
+
+    def read_mask(self, attention_mask: Tensor, shape: tuple[int, int], num_before: int | Tensor) -> None:
+        """`decoder_attention_mask` says where the targets lie; a label elsewhere does not count.
+
+        Raises:
+            ValueError: another shape.
+        """
+        B, L = shape
+        fits = attention_mask.dim() == 2 and attention_mask.shape[0] == B and attention_mask.shape[1] >= L
+        if isinstance(num_before, int):
+            fits = fits and attention_mask.shape[1] == num_before + L
+        if not fits:
+            raise ValueError(
+                f"decoder_attention_mask has shape {tuple(attention_mask.shape)}, but must be [{B}, targets in all]: 1 "
+                f"for a token, 0 for padding. {L} targets were given, and {num_before} are in the cache."
+            )
+        self.attention_mask, self.key_mask = attention_mask, attention_mask.bool()
+        self.token_mask = self.key_mask[:, -L:]
+        if self.labels is not None:
+            self.labels = mask_out(self.labels, self.token_mask, IGNORE_INDEX)
+
+    def count(self, B: int, L: int, num_before: int | Tensor) -> None:
+        """Positions: the tokens of each row count from 0."""
+        device = (self.input_ids if self.inputs_embeds is None else self.inputs_embeds).device
+        self.num_before = None if isinstance(num_before, Tensor) else num_before
+        self.cache_position = torch.arange(L, device=device) + num_before  # a new tensor: static caches count in place
+        if self.key_mask is None:
+            self.position_ids = self.cache_position.expand(B, L)
+        else:
+            self.position_ids = count_positions(self.key_mask, None, tuple(self.key_mask.shape), device)[:, -L:]
 
     def read(self, token_mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
         """The labels, whose values are then checked as those of any head."""
@@ -85,13 +141,41 @@ class Targets(HeadLabels):
             raise ValueError(
                 f"The targets have {self.shape[0]} rows and the sources {shape[0]}: give one target for each source."
             )
-        refuse_too_long(self.position_ids, self.sizes["max_position_embeddings"], questions)
+        refuse_too_long(self.position_ids, self.sizes["max_position_embeddings"], questions, self.max_length)
+        if not self.are_first and self.shape[1] == 1:  # a token that generation chose
+            return
         known = {"shape": self.shape, "token_mask": self.token_mask, "sizes": self.sizes, "questions": questions}
+        if self.attention_mask is not None:
+            check_zero_one("decoder_attention_mask", self.attention_mask, questions)
         if self.input_ids is not None:
             self.input_ids = read_ids("decoder_input_ids", self.input_ids, "vocab_size", **known)
+            self.refuse_leading_padding(questions)
         counts = self.position_ids.new_full((self.shape[0],), self.shape[1])
         counts = counts if self.token_mask is None else self.token_mask.sum(dim=1)
         self.counted = questions.ask(lambda: counts)
+
+    def refuse_leading_padding(self, questions: Questions) -> None:
+        """Raise a ValueError for padding ids before the start token, where nothing says that they are padding.
+
+        This is how labels that are padded on the left arrive under label smoothing: `Trainer` keeps the labels.
+        """
+        start, pad = self.start, self.pad
+        if self.token_mask is not None or None in (start, pad) or start == pad or self.input_ids.shape[1] < 2:
+            return
+
+        def check(values: list[int]) -> None:
+            if values[0]:
+                raise ValueError(
+                    f"decoder_input_ids begin with pad_token_id={pad} before decoder_start_token_id={start}, and there "
+                    "is no decoder_attention_mask: the padding would be read as tokens. Pass decoder_attention_mask. "
+                    "Under label smoothing, pad labels on the right (tokenizer.padding_side='right')."
+                )
+
+        def look() -> Tensor:
+            is_leading = (self.input_ids == pad).to(torch.int8).cummin(dim=1).values.bool()  # [B, L]
+            return (is_leading[:, :-1] & (self.input_ids[:, 1:] == start)).any()
+
+        questions.ask(look, check)
 
 
 def read_targets(
@@ -101,52 +185,42 @@ def read_targets(
     attention_mask: Tensor | None,
     inputs_embeds: Tensor | None,
     labels: Tensor | None,
-    num_before: int | Tensor = 0,
+    cache: Any = None,
+    words: nn.Module | None = None,
 ) -> Targets:
     """Read what a decoder was given; input ids are made of `labels` where neither ids nor embeddings are given.
 
     Args:
         config: a `PlainformerSeq2SeqConfig`.
         sizes: as in `Targets`.
-        attention_mask: of all targets, [B, K]; labels, where given, say by themselves where a target lies.
-        num_before: how many targets are in the cache.
+        attention_mask: of all targets, [B, K]; None: labels, where given, say where a target lies.
+        cache: keys and values of the targets before these; None: there are none.
+        words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
 
     Raises:
         TypeError: something is no tensor.
         ValueError: another shape, no start token, or floating point ids.
     """
     refuse_other_than_tensors(labels=labels, decoder_attention_mask=attention_mask)
-    token_mask = key_mask = None
+    num_before = 0 if cache is None else cache.get_seq_length()  # a tensor in a static cache of newer versions
+    targets = Targets(config.vocab_size, input_ids, inputs_embeds, sizes=sizes)
+    targets.start, targets.pad = config.decoder_start_token_id, config.pad_token_id
     if labels is not None:
-        check_integers("labels", labels, "ids of the targets")
-        labels = labels.long()
-        token_mask = key_mask = find_targets(labels)
-        if input_ids is None and inputs_embeds is None:
-            input_ids = shift_right(labels, token_mask, config)
-    (B, L), device = read_shape(input_ids, inputs_embeds, config.hidden_size, "decoder_")
+        targets.read_labels(labels, config)
+    B, L = read_shape(targets.input_ids, inputs_embeds, config.hidden_size, "decoder_")[0]
     if labels is not None:
         check_shape("labels", labels, [(B, L)])
-    elif attention_mask is not None:
-        key_mask = read_key_mask(attention_mask, (B, L), num_before)
-        token_mask = key_mask[:, -L:]
-    places = torch.arange(L, device=device) + num_before  # a new tensor: a static cache counts in place
-    position_ids = places.expand(B, L)
-    if key_mask is not None:
-        position_ids = count_positions(key_mask, None, tuple(key_mask.shape), device)[:, -L:]
+    if attention_mask is not None:
+        targets.read_mask(attention_mask, (B, L), num_before)
+    targets.count(B, L, num_before)
+    if targets.num_before is not None:
+        targets.max_length = L + num_before
+    else:  # a static cache
+        targets.max_length = cache.self_attention_cache.layers[0].max_cache_len
+    targets.are_first = cache is None or not any(cache.is_updated.values())
     if inputs_embeds is not None:
-        inputs_embeds = mask_out(inputs_embeds, token_mask)
-    return Targets(
-        num_classes=config.vocab_size,
-        input_ids=input_ids,
-        inputs_embeds=inputs_embeds,
-        labels=labels,
-        token_mask=token_mask,
-        key_mask=key_mask,
-        position_ids=position_ids,
-        places=places,
-        num_before=None if isinstance(num_before, Tensor) else num_before,
-        sizes=sizes,
-    )
+        targets.inputs_embeds = read_embeds(inputs_embeds, targets.token_mask, words, "decoder_inputs_embeds")
+    return targets
 
 
 def find_targets(labels: Tensor) -> Tensor:
@@ -176,24 +250,42 @@ def shift_right(labels: Tensor, token_mask: Tensor, config: Any) -> Tensor:
             "config.decoder_start_token_id, for a BERT tokenizer to tokenizer.cls_token_id."
         )
     pad = start if pad is None else pad
-    shifted = F.pad(labels.masked_fill(labels == IGNORE_INDEX, pad)[:, :-1], (1, 0), value=start)
+    shifted = F.pad(labels.masked_fill(labels == IGNORE_INDEX, pad)[:, :-1], (1, 0), value=pad)
     is_first = token_mask & ~F.pad(token_mask[:, :-1], (1, 0))
     return shifted.masked_fill(is_first, start)
 
 
-def read_key_mask(attention_mask: Tensor, shape: tuple[int, int], num_before: int | Tensor) -> Tensor:
-    """`decoder_attention_mask` as bool [B, K].
+def read_prompts(
+    input_ids: Tensor, attention_mask: Tensor | None, num_sources: int | None, config: Any
+) -> tuple[Tensor, Tensor | None]:
+    """Prompts of generation, [B, L], and their mask, without the places at which all of them are padded.
+
+    Args:
+        num_sources: how many sources there are; None: it is not known.
 
     Raises:
-        ValueError: another shape.
+        TypeError: something is no tensor.
+        ValueError: another number of prompts, another shape, or padding in the wrong place or without a mask.
     """
-    B, L = shape
-    fits = attention_mask.dim() == 2 and attention_mask.shape[0] == B and attention_mask.shape[1] >= L
-    if isinstance(num_before, int):
-        fits = fits and attention_mask.shape[1] == num_before + L
-    if not fits:
+    refuse_other_than_tensors(decoder_input_ids=input_ids, decoder_attention_mask=attention_mask)
+    shape, _ = read_shape(input_ids, None, config.hidden_size, "decoder_")
+    if num_sources not in (None, shape[0]):
         raise ValueError(
-            f"decoder_attention_mask has shape {tuple(attention_mask.shape)}, but must be [{B}, targets in all]: 1 for "
-            f"a token, 0 for padding. {L} targets were given, and {num_before} are in the cache."
+            f"decoder_input_ids have {shape[0]} rows, and there are {num_sources} sources: give one prompt for each."
         )
-    return attention_mask.bool()
+    start, pad = config.decoder_start_token_id, config.pad_token_id
+    if attention_mask is None:
+        if pad is not None and pad != start and (input_ids[:, 0] == pad).any():
+            raise ValueError(
+                f"decoder_input_ids begin with pad_token_id={pad}, and there is no decoder_attention_mask: the padding "
+                "would be read as tokens. Pass decoder_attention_mask."
+            )
+        return input_ids, None
+    check_shape("decoder_attention_mask", attention_mask, [shape])
+    if not attention_mask[:, -1].all():
+        raise ValueError(
+            "decoder_attention_mask ends with 0: a prompt is padded on the right, so that its padding would lie "
+            "between the prompt and what is generated. Pad prompts on the left (tokenizer.padding_side='left')."
+        )
+    first = int(attention_mask.bool().any(dim=0).to(torch.int8).argmax())
+    return input_ids[:, first:], attention_mask[:, first:]

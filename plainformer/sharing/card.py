@@ -24,6 +24,7 @@ TASKS = {  # of an Auto class: the Hub's name, and what the card says
     "AutoModelForTokenClassification": ("token-classification", "a classifier of tokens"),
     "AutoModelForQuestionAnswering": ("question-answering", "it finds the answer to a question in a text"),
     "AutoModelForMultipleChoice": ("multiple-choice", "it picks one of several continuations"),
+    "AutoModelForSeq2SeqLM": ("text2text-generation", "an encoder with a decoder: it reads a text and writes another"),
 }
 METRIC_FILES = ("all_results.json", "eval_results.json", "trainer_state.json", "quickstart.json")
 NOT_METRICS = ("runtime", "per_second", "total_flos", "seconds", "jit_compilation_time", "model_preparation_time")

@@ -67,6 +67,7 @@ SECRETS = {
     "an API key": rb"\b(?:sk-[A-Za-z0-9_-]{32,}|AIza[A-Za-z0-9_-]{35})",
 }
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib", ".dill")
+MODEL_TYPES = ("plainformer", "plainformer-seq2seq")
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
@@ -189,10 +190,11 @@ def read_config(folder: Path, files: Files) -> dict:
         model_type = config.get("model_type")
     except (ValueError, AttributeError) as error:
         raise Refusal(f"{folder}/config.json is not a JSON object ({error}): save the model again.") from error
-    if model_type != "plainformer":
+    if model_type not in MODEL_TYPES:
+        known = " or ".join(map(repr, MODEL_TYPES))
         raise Refusal(
-            f"{folder}/config.json has model_type={model_type!r}, not 'plainformer': this script checks Plainformer "
-            "models only. A BERT checkpoint is adopted with plainformer.from_bert."
+            f"{folder}/config.json has model_type={model_type!r}, not {known}: this script checks Plainformer models "
+            "only. A BERT checkpoint is adopted with plainformer.from_bert."
         )
     return config
 

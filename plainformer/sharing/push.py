@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -67,9 +67,9 @@ def make_room(folder: Path) -> tempfile.TemporaryDirectory:
     return tempfile.TemporaryDirectory(prefix=".push_to_hub-", dir=parent if os.access(parent, os.W_OK) else None)
 
 
-def check_as_stranger(folder: Path, *, with_tokenizer: bool) -> dict:
-    """What a clean process finds in the folder. Its own working folder and caches are empty."""
-    options = [] if with_tokenizer else ["--no_tokenizer"]
+def check_as_stranger(folder: Path, *, with_tokenizer: bool, texts: Sequence[str] = ()) -> dict:
+    """What a clean process finds in the folder, and generates for `texts`. Its working folder and caches are empty."""
+    options = [*([] if with_tokenizer else ["--no_tokenizer"]), *(["--texts", *texts] if texts else [])]
     command = [sys.executable, stranger.__file__, str(folder.resolve()), *options]
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(command, cwd=empty, capture_output=True, text=True)

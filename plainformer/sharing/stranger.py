@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -43,8 +45,11 @@ class Problem(Exception):
     """What a stranger would run into, and the remedy."""
 
 
-def check(folder: Path, with_tokenizer: bool) -> dict:
-    """What the folder holds, as plain values; a `Problem` if a stranger cannot use it."""
+def check(folder: Path, with_tokenizer: bool, texts: Sequence[str] = ()) -> dict:
+    """What the folder holds, as plain values; a `Problem` if a stranger cannot use it.
+
+    Its own class, if it generates, answers each of the `texts` (`generated`).
+    """
     from transformers import AutoConfig, AutoTokenizer
 
     auto_map = json.loads((folder / "config.json").read_text(encoding="utf-8"))["auto_map"]
@@ -58,7 +63,7 @@ def check(folder: Path, with_tokenizer: bool) -> dict:
         model = open_model(folder, auto, complete=auto == own)
         read_sentences(model, auto, tokenizer)
         if auto == own:
-            report = describe(model, auto, tokenizer)
+            report = {**describe(model, auto, tokenizer), "generated": answer(model, tokenizer, texts)}
     return {**report, "opened": [*auto_map] + (["AutoTokenizer"] if with_tokenizer else [])}
 
 
@@ -118,13 +123,25 @@ def read_sentences(model: PreTrainedModel, auto: str, tokenizer: PreTrainedToken
     batch = make_batch(model.config, tokenizer)
     if "MultipleChoice" in auto:
         batch = {name: values[None] for name, values in batch.items()}
+    if "Seq2Seq" in auto:
+        batch["decoder_input_ids"] = batch["input_ids"]
     try:
         with torch.no_grad():
             output = model(**batch)
     except Exception as error:
         raise Problem(f"{auto}: the forward pass fails: {type(error).__name__}: {error}") from error
-    if not all(torch.isfinite(values).all() for values in output.to_tuple()):
+    # Beside tensors there may be a cache.
+    if not all(torch.isfinite(values).all() for values in output.to_tuple() if torch.is_tensor(values)):
         raise Problem(f"{auto}: the model gives NaN or infinity for {SENTENCES}: look at the training, not at the Hub.")
+
+
+def answer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[str]:
+    """What a model that generates makes of each text."""
+    answers = []
+    for text in texts:
+        ids = model.generate(**tokenizer(text, truncation=True, return_tensors="pt"))
+        answers.append(tokenizer.decode(ids[0], skip_special_tokens=True))
+    return answers
 
 
 def make_batch(config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Tensor]:
@@ -166,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="what save_pretrained of a model and of its tokenizer wrote")
     parser.add_argument("--no_tokenizer", action="store_true", help="there is none: read made-up ids instead")
+    parser.add_argument("--texts", nargs="+", default=[], help="a model that generates answers them: `generated`")
     args = parser.parse_args()
     folder = args.folder.resolve()
     if not (folder / "config.json").is_file():
@@ -181,7 +199,7 @@ def main() -> None:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
-            report = check(folder, with_tokenizer=not args.no_tokenizer)
+            report = check(folder, with_tokenizer=not args.no_tokenizer, texts=args.texts)
         except Problem as problem:
             sys.exit(f"error: {problem}")
     print(json.dumps(report))

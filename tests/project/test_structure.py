@@ -5,7 +5,8 @@ import ast
 import pytest
 from helpers.sources import PACKAGE, parse, python_files, relative
 
-MODELING = "modeling_plainformer"
+# The files that an `auto_map` names: what each brings along, an encoder's checkpoint or an encoder-decoder's.
+ENCODER, SEQ2SEQ = "modeling_plainformer", "modeling_seq2seq_plainformer"
 # The files that `save_pretrained` copies beside a checkpoint. A tokenizer is saved as transformers' own class.
 TRAVELLING = sorted(path.stem for path in PACKAGE.glob("*_plainformer.py") if path.stem != "tokenization_plainformer")
 LINES = 40
@@ -36,16 +37,29 @@ def test_a_file_that_travels_imports_only_what_travels_with_it(stem):
             assert node.module.split(".")[0] != "plainformer", ast.unparse(node)
 
 
-def test_the_modeling_file_imports_every_file_it_needs():
-    """transformers 4.57 copies only what this file imports itself."""
-    assert {MODELING, "configuration_plainformer"} <= set(TRAVELLING)
-    needed, queue = set(), [MODELING]
+def needed_by(stem: str) -> set[str]:
+    """What a file imports from beside it, and what that imports, and so on."""
+    needed, queue = set(), [stem]
     while queue:
         new = siblings(queue.pop()) - needed
         needed |= new
         queue += new
-    assert needed - {MODELING} == siblings(MODELING)
-    assert needed | {MODELING} == set(TRAVELLING)
+    return needed
+
+
+@pytest.mark.parametrize("stem", [ENCODER, SEQ2SEQ, "configuration_plainformer", "configuration_seq2seq_plainformer"])
+def test_a_file_of_an_auto_map_imports_every_file_it_needs(stem):
+    """transformers 4.57 copies only what this file imports itself."""
+    assert needed_by(stem) - {stem} == siblings(stem)
+
+
+def test_the_files_of_an_encoder_are_some_of_those_of_an_encoder_decoder():
+    encoder, whole = needed_by(ENCODER) | {ENCODER}, needed_by(SEQ2SEQ) | {SEQ2SEQ}
+    assert "configuration_plainformer" in encoder and encoder < whole
+    assert whole == set(TRAVELLING)
+    assert whole - encoder == {SEQ2SEQ} | {
+        f"{name}_plainformer" for name in ("causal_attention", "configuration_seq2seq", "decoder", "pairs", "targets")
+    }
 
 
 def functions(tree: ast.AST, prefix: str = ""):
@@ -76,5 +90,6 @@ def test_a_function_fits_on_a_screen():
     assert set(longer) == set(LONGER), longer
 
 
-def test_the_modeling_file_can_be_read_at_one_sitting():
-    assert len((PACKAGE / f"{MODELING}.py").read_text(encoding="utf-8").splitlines()) < 600
+@pytest.mark.parametrize("stem", [ENCODER, SEQ2SEQ])
+def test_a_modeling_file_can_be_read_at_one_sitting(stem):
+    assert len((PACKAGE / f"{stem}.py").read_text(encoding="utf-8").splitlines()) < 600
