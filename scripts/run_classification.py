@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset, DatasetDict
 from scipy.special import expit, softmax
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from plainformer import PlainformerForSequenceClassification
 from plainformer.recipes import columns, label_lists
@@ -37,6 +37,7 @@ from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import finish, launch, train_and_evaluate
+from plainformer.recipes.truncation import are_cut, report_truncation
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "score")
@@ -91,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 5. Token ids, and labels as the model takes them
     inputs = map_splits(data, make_tokenize(tokenizer, data_args.max_seq_length, texts, label, model), run)
-    inputs = {split: report_truncation(rows, split, run) for split, rows in inputs.items()}
+    cut_at = ("is_cut", "texts", "max_seq_length", data_args.max_seq_length)
+    inputs = {split: report_truncation(rows, split, run, *cut_at) for split, rows in inputs.items()}
 
     # 6. Train, evaluate and predict
     measures = dict.fromkeys(inputs, CLASSIFICATION_SCORES[problem_type])
@@ -186,23 +188,6 @@ def make_tokenize(
         return {**encoded, **labels, "is_cut": are_cut(tokenizer, columns, encoded, length)}
 
     return tokenize
-
-
-def are_cut(
-    tokenizer: PreTrainedTokenizerBase, columns: list[list[str]], encoded: BatchEncoding, length: int
-) -> list[bool]:
-    """Which of the texts are longer than `length` tokens."""
-    if tokenizer.is_fast:
-        return [bool(encoding.overflowing) for encoding in encoded.encodings]
-    return [len(ids) > length for ids in tokenizer(*columns, verbose=False)["input_ids"]]
-
-
-def report_truncation(rows: Dataset, split: str, run: Run) -> Dataset:
-    """Say how many texts were cut; the rows without the column that says which."""
-    if count := sum(rows["is_cut"]):
-        longer = f"are longer than {run.data_args.max_seq_length} tokens and were cut (--max_seq_length)"
-        run.say(f"{split}: {count} of {len(rows)} texts {longer}")
-    return rows.remove_columns("is_cut")
 
 
 def write_predictions(run: Run, model: PreTrainedModel, logits: np.ndarray) -> None:

@@ -8,7 +8,9 @@
     label_lists  several labels a row: names, ids, or a 0 or 1 for each label
     models       tokenizer and model
     masking      rows and masks for masked-LM training
+    truncation   how many texts were cut
     training     train, evaluate, predict
+    generation   the same where the predictions are texts that the model generates
     metrics      one metric for each task
 
 It needs the extra `train` (`pip install plainformer[train]`). Importing plainformer does not import this package.

@@ -16,7 +16,13 @@ from ..positions_plainformer import POSITION_KINDS
 from .data_files import FORMATS
 from .errors import RecipeError
 
-LOWER_IS_BETTER = ("loss", "mse", "perplexity")  # Trainer itself knows the loss only
+LOWER_IS_BETTER = (
+    "loss",
+    "mse",
+    "perplexity",
+    "word_error_rate",
+    "phoneme_error_rate",
+)  # Trainer itself knows the loss only
 BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "initializer_range")

@@ -3,12 +3,13 @@
 The names of a task's metrics stand beside its function, the one that chooses the best model first.
 """
 
+import importlib.util
 import re
 import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import chain
+from itertools import chain, zip_longest
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from transformers import EvalPrediction
 
 from ..losses_plainformer import IGNORE_INDEX
+from .errors import RecipeError
 
 # The characters of scripts that are written without spaces: Chinese, and Japanese with its kana.
 KANA = r"\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f"
@@ -192,3 +194,67 @@ def score_masked(prediction: EvalPrediction) -> dict[str, float]:
     count = np.count_nonzero(prediction.label_ids != IGNORE_INDEX)
     loss, right = prediction.predictions.sum(axis=0, dtype=np.float64) / count
     return {"loss": float(loss), "perplexity": float(np.exp(loss)), "accuracy": float(right)}
+
+
+TEXT_METRICS = ("exact_match", "word_error_rate", "phoneme_error_rate", "bleu", "chrf")
+OF_SACREBLEU = ("bleu", "chrf")  # a package of its own
+
+
+def find_text_metrics(given: str) -> list[str]:
+    """The names in `a,b,c`; a RecipeError for one that is not known, or whose package is not installed."""
+    names = list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    unknown = [name for name in names if name not in TEXT_METRICS]
+    if unknown or not names:
+        known = f"choose from {', '.join(TEXT_METRICS)}"
+        raise RecipeError(f"--metrics {given}: {unknown[0] if unknown else 'nothing'} is no metric here; {known}.")
+    if set(names) & set(OF_SACREBLEU) and importlib.util.find_spec("sacrebleu") is None:
+        raise RecipeError(f"--metrics {given} needs the package sacrebleu: pip install sacrebleu.")
+    return names
+
+
+def score_texts(predictions: Sequence[str], references: Sequence[list[str]], names: Iterable[str]) -> dict[str, float]:
+    """The metrics `names` of texts that were generated; of several references to a text the nearest one counts.
+
+    exact_match: the share of texts that are a reference. word_error_rate: the share of those that are none, as it is
+    defined for spelling to sounds, where each text is one word. phoneme_error_rate: insertions, deletions and
+    substitutions of words (there: sounds) for each word of the references. bleu, chrf: of sacrebleu, from 0 to 100.
+    """
+    exact = np.mean([text in those for text, those in zip(predictions, references, strict=True)])
+    scores = {
+        "exact_match": lambda: float(exact),
+        "word_error_rate": lambda: float(1 - exact),
+        "phoneme_error_rate": lambda: _error_rate(predictions, references),
+        "bleu": lambda: _score_corpus("BLEU", predictions, references),
+        "chrf": lambda: _score_corpus("CHRF", predictions, references),
+    }
+    return {name: scores[name]() for name in names}
+
+
+def _error_rate(predictions: Sequence[str], references: Sequence[list[str]]) -> float:
+    """Edits from all predictions to the references nearest to them, over the words of these references."""
+    edits = words = 0
+    for text, those in zip(predictions, references, strict=True):
+        distances = [(edit_distance(text.split(), other.split()), len(other.split())) for other in those]
+        nearest = min(distances)
+        edits, words = edits + nearest[0], words + nearest[1]
+    return edits / max(words, 1)
+
+
+def edit_distance(one: Sequence[str], other: Sequence[str]) -> int:
+    """The fewest insertions, deletions and substitutions that make one sequence of the other (Levenshtein 1966)."""
+    distances = list(range(len(other) + 1))  # from what was read of `one` to each beginning of `other`
+    for count, item in enumerate(one, start=1):
+        before, distances = distances, [count]
+        for place, candidate in enumerate(other, start=1):
+            substituted = before[place - 1] + (item != candidate)
+            distances.append(min(before[place] + 1, distances[-1] + 1, substituted))
+    return distances[-1]
+
+
+def _score_corpus(name: str, predictions: Sequence[str], references: Sequence[list[str]]) -> float:
+    """A metric of sacrebleu's. It takes the first references of all texts, then the second ones, None for no more."""
+    import sacrebleu.metrics
+
+    streams = zip_longest(*references)  # each has one reference of every text
+    metric = getattr(sacrebleu.metrics, name)()
+    return metric.corpus_score(list(predictions), [list(stream) for stream in streams]).score

@@ -9,15 +9,18 @@ import torch
 import transformers
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..configuration_seq2seq_plainformer import PlainformerSeq2SeqConfig
 from ..conversion import BERT_CLASSES, from_bert
 from ..positions_plainformer import POSITION_KINDS
 from ..tokenization_plainformer import describe_lost_marks, load_tokenizer, train_tokenizer
-from .arguments import ARCHITECTURE, ModelArguments
+from .arguments import ARCHITECTURE, DataArguments, ModelArguments
 from .errors import RecipeError
 from .run_folder import Run, head_of
 
 RARE = "\U00012000"  # a letter of cuneiform, which hardly a vocabulary has
 ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout")
+
+LENGTHS = ("max_seq_length", "max_target_length", "max_new_tokens")  # the flags that positions limit
 
 
 def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerBase:
@@ -96,6 +99,8 @@ def load_model(
     if labels:
         fields |= {"id2label": dict(enumerate(labels)), "label2id": {name: i for i, name in enumerate(labels)}}
     if model_args.bert_baseline:
+        if model_class.__name__ not in BERT_CLASSES:
+            raise RecipeError(f"--bert_baseline: BERT has no class like {model_class.__name__}. Leave it out.")
         model_class = getattr(transformers, BERT_CLASSES[model_class.__name__])
     try:
         if model_args.model_name_or_path:
@@ -108,7 +113,7 @@ def load_model(
     except (ValueError, TypeError, OSError) as error:
         source = model_args.model_name_or_path
         raise RecipeError(f"--model_name_or_path {source}: {error}" if source else str(error)) from error
-    _fit_together(model, tokenizer, run.data_args.max_seq_length)
+    _fit_together(model, tokenizer, run.data_args)
     run.say(f"{type(model).__name__}, {model.num_parameters():,} parameters")
     return model
 
@@ -117,11 +122,15 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict
     source, hub = model_args.model_name_or_path, model_args.hub_options()
     old = model_args.checkpoint_config()
     kind, is_baseline = old.get("model_type"), model_args.bert_baseline
-    if kind not in ("plainformer", "bert"):
-        remedy = "give a plainformer or bert checkpoint."
-        raise RecipeError(f"--model_name_or_path {source} is of model_type {kind!r}: {remedy}")
     if is_baseline and kind != "bert":
         raise RecipeError(f"--bert_baseline starts from a BERT checkpoint, and {source} is a {kind}.")
+    config_class = model_class.config_class
+    readable = dict.fromkeys((config_class.model_type, *getattr(config_class, "can_start_from", ()), "bert"))
+    if kind not in readable:
+        remedy = f"give a {' or '.join(readable)} checkpoint."
+        if kind == PlainformerSeq2SeqConfig.model_type:
+            remedy = "its encoder is one to start from, once model.plainformer.save_pretrained(FOLDER) has written it."
+        raise RecipeError(f"--model_name_or_path {source} is of model_type {kind!r}: {remedy}")
     has_head = head_of(old.get("architectures")) == head_of([model_class.__name__])
     old_labels = model_args.trained_label_ids() if has_head else {}
     keeps_head = "label2id" in fields and has_head and set(old_labels) == set(fields["label2id"])
@@ -139,8 +148,8 @@ def _from_checkpoint(model_args: ModelArguments, model_class: type, fields: dict
     return model
 
 
-def _fit_together(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None) -> None:
-    """Raise a RecipeError where the model has too few entries for the tokenizer, or positions for --max_seq_length."""
+def _fit_together(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data_args: DataArguments) -> None:
+    """Raise a RecipeError where the model has too few entries for the tokenizer, or positions for a length."""
     config = model.config
     if len(tokenizer) > config.vocab_size:
         problem = f"the tokenizer has {len(tokenizer)} entries, and the model was made for {config.vocab_size}"
@@ -149,8 +158,10 @@ def _fit_together(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, ma
     if limit is None:
         return
     tokenizer.model_max_length = min(tokenizer.model_max_length, limit)  # whatever the tokenizer was made for
-    if max_length is not None and max_length > limit:
-        problem = f"is more than the {limit} positions of the model (max_position_embeddings): give at most {limit}"
-        unlimited = ", ".join(name for name, kind in POSITION_KINDS.items() if not kind.has_limit)
-        remedy = f"or choose a --position_embedding_type without a limit ({unlimited})"
-        raise RecipeError(f"--max_seq_length {max_length} {problem}, {remedy}.")
+    for name in LENGTHS:
+        length = getattr(data_args, name, None)
+        if length is not None and length > limit:
+            problem = f"is more than the {limit} positions of the model (max_position_embeddings): give at most {limit}"
+            unlimited = ", ".join(name for name, kind in POSITION_KINDS.items() if not kind.has_limit)
+            remedy = f"or choose a --position_embedding_type without a limit ({unlimited})"
+            raise RecipeError(f"--{name} {length} {problem}, {remedy}.")

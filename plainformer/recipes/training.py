@@ -62,6 +62,7 @@ def train_and_evaluate(
     inputs: dict[str, Dataset],
     measures: dict[str, Measure],
     callbacks: Iterable[TrainerCallback] = (),
+    trainer_class: type[Trainer] = OrderedTrainer,
     **options: Any,
 ) -> tuple[dict[str, float], Any]:
     """Train, evaluate and predict, as far as the run does: all metrics, and the test split's predictions or None.
@@ -72,7 +73,7 @@ def train_and_evaluate(
     """
     args, patience = run.training_args, run.data_args.early_stopping_patience
     stopping = [EarlyStoppingCallback(early_stopping_patience=patience)] if patience else []
-    trainer = OrderedTrainer(
+    trainer = trainer_class(
         model=model,
         args=args,
         train_dataset=inputs.get("train"),

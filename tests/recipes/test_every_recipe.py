@@ -31,7 +31,7 @@ from plainformer.sharing import files as shareable_files
 SCRIPTS = ROOT / "scripts"
 MORE = "the model fine-tunes in the other recipes with"
 TOKENIZER = "BertJapaneseTokenizer"
-RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm")
+RECIPES = ("run_classification", "run_ner", "run_qa", "run_mlm", "run_seq2seq")
 # Trains each recipe of a JSON file, {name: arguments}, one after another.
 TRAIN_ALL = """
 import importlib, json, sys
@@ -58,6 +58,7 @@ def files(tmp_path) -> dict[str, list]:
         "run_ner": ("conll", lambda *args, **seed: conll(make_sentences(*args, **seed))),
         "run_qa": ("jsonl", make_questions),
         "run_mlm": ("csv", make_rows),
+        "run_seq2seq": ("csv", make_rows),
     }
     flags = {}
     for name, (kind, make) in kinds.items():
@@ -65,6 +66,7 @@ def files(tmp_path) -> dict[str, list]:
         write(train, make(16)), write(dev, make(6, seed=1))
         flags[name] = ["--train_file", train, "--validation_file", dev]
     flags["run_qa"] += ["--doc_stride", 4]
+    flags["run_seq2seq"] += ["--target_column_name", "label"]
     return flags
 
 
@@ -98,7 +100,7 @@ def test_the_end_says_where_everything_is(name, files, tmp_path, capsys):
     assert Path(place) == tmp_path / name
     auto = load.partition(".")[0]
     loaded = eval(load, {auto: getattr(transformers, auto)})
-    assert loaded.config.model_type == "plainformer"
+    assert loaded.config.model_type == ("plainformer-seq2seq" if name == "run_seq2seq" else "plainformer")
     assert torch.equal(loaded.base_model.embeddings.word_embeddings.weight, read_words(tmp_path / name))
     assert "train_loss" in json.loads(Path(metrics.removeprefix("metrics: ")).read_text())
     if name == "run_mlm":
@@ -171,21 +173,23 @@ def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch
         "run_ner": "PlainformerForTokenClassification",
         "run_qa": "PlainformerForQuestionAnswering",
         "run_mlm": "PlainformerForMaskedLM",
+        "run_seq2seq": "PlainformerForConditionalGeneration",
     }
 
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_tokenizers_written_in_python(name, files, tmp_path, capsys):
-    """They do for classification and masked LM; what needs to know the words says so, and what to do."""
+    """They do where no word has to be found; what needs to know the words says so, and what to do."""
     folder = make_python_tokenizer(tmp_path, ["abcdefghijklmnopqrstuvwxyz"])
     words = arguments(name, files, tmp_path, "--tokenizer_name", folder, "--max_steps", 1)
     run = import_module(name).main
-    if name in ("run_classification", "run_mlm"):
+    if name in ("run_classification", "run_mlm", "run_seq2seq"):
         assert run(words)["eval_loss"] > 0
         assert type(AutoTokenizer.from_pretrained(tmp_path / name, trust_remote_code=False)).__name__ == TOKENIZER
     if name == "run_classification":  # all texts of more than 14 letters are cut
         cut = sum(len(row["text"].replace(" ", "")) > 14 for row in make_rows(16))
         assert f"train: {cut} of 16 texts are longer than 16 tokens" in capsys.readouterr().out
+    if name in ("run_classification", "run_seq2seq"):
         return
     words = [*words, *(["--whole_word_masking"] if name == "run_mlm" else []), "--output_dir", str(tmp_path / "second")]
     with pytest.raises(
