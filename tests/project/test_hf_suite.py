@@ -75,7 +75,9 @@ def test_adapter_names_every_class_and_every_variant():
     subject = load(ROOT / "tests" / "hf_suite" / "subject.py")
     exported = {getattr(plainformer, name) for name in plainformer.__all__}
     models = {thing for thing in exported if isinstance(thing, type) and issubclass(thing, PreTrainedModel)}
-    assert set(subject.MODELS.values()) == models - {plainformer.PlainformerPreTrainedModel}
+    # Their suite is not run on the encoder-decoder yet: its own tests are in tests/seq2seq.
+    without = {plainformer.PlainformerPreTrainedModel, plainformer.PlainformerForConditionalGeneration}
+    assert set(subject.MODELS.values()) == models - without
 
     variants = [(choice["position_embedding_type"], choice["pre_norm"]) for choice in subject.VARIANTS.values()]
     assert sorted(variants) == sorted(product(POSITION_KINDS, (False, True)))
