@@ -25,9 +25,10 @@ def apply_in_chunks(module: nn.Module, function: Callable[[Tensor], Tensor], hid
     Args:
         module: whose training mode counts.
     """
-    is_long = hidden_states.shape[:-1].numel() > TOKENS_PER_CHUNK
     in_chunks = not module.training and not torch.is_grad_enabled() and hidden_states.device.type == "cpu"
-    if is_captured() or not (is_long and in_chunks) or is_hooked(module):
+    if is_captured() or not in_chunks:  # first: no decision about a captured graph may depend on its shapes
+        return function(hidden_states)
+    if hidden_states.shape[:-1].numel() <= TOKENS_PER_CHUNK or is_hooked(module):
         return function(hidden_states)
     chunks = hidden_states.flatten(0, -2).split(TOKENS_PER_CHUNK)
     return torch.cat([function(chunk) for chunk in chunks]).view_as(hidden_states)
