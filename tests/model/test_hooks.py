@@ -20,7 +20,6 @@ from helpers.models import (
     learn,
     make_labels,
     make_model,
-    make_rows,
     padding_mask,
     row_answers,
 )
@@ -45,8 +44,11 @@ from plainformer.modeling_plainformer import (
 )
 from plainformer.quantization import quantize_int8
 
-ROWS = make_rows(padding_mask("right", "left", "holes", "full"))  # 4 rows of 8 places, 23 tokens
-B, L, T = 4, 8, int(ROWS["attention_mask"].sum())
+B, L = 4, 8
+IDS = torch.arange(1, B * L + 1).view(B, L)
+MASK = padding_mask("right", "left", "holes", "full")
+ROWS = {"input_ids": IDS, "token_type_ids": IDS % 2, "attention_mask": MASK}
+T = int(MASK.sum())
 EMBEDDINGS = ["", "word_embeddings", "position_embeddings", "token_type_embeddings", "norm", "dropout"]
 Watch = Callable[[nn.Module, list], torch.utils.hooks.RemovableHandle]
 
