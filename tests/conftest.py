@@ -1,6 +1,7 @@
 """Fixtures: the axes that a behaviour test runs over, with readable ids, and a fixed seed for every test."""
 
 import os
+from collections.abc import Iterator
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which reads it once
 
@@ -17,6 +18,15 @@ torch.set_num_threads(min(2, torch.get_num_threads()))
 def fixed_seed() -> None:
     """Every test draws the same random numbers, alone or with others."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """No test leaves environment variables behind: transformers 4.57 notes `bf16=True` in one, for all that follow."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture(params=POSITION_KINDS)
