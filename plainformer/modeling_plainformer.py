@@ -44,7 +44,7 @@ from .hooks_plainformer import is_observed, is_observed_inside, types_of_layer, 
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  as above
 from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels, count_classes
-from .layouts_plainformer import Layout, make_layout, pool, record_states
+from .layouts_plainformer import Layout, make_layout, pool, prepare_positions, record_states
 from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_loss, span_loss
 from .names_plainformer import NAMES_ELSEWHERE  # noqa: F401  as above
 from .packing_plainformer import refuse_packed
@@ -266,13 +266,14 @@ class PlainformerModel(PlainformerPreTrainedModel):
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = getattr(self.embeddings, "word_embeddings", None)  # None in what somebody put in the place of ours
-        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels)
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels, self.training)
         padded = output_attentions or (is_observed(self) if observed is None else observed)
         layout = make_layout(batch, unpad=config.unpad_inputs and not padded)
 
         all_hidden_states = [] if output_hidden_states else None
         record = record_states(layout, all_hidden_states)
         hidden_states = self.embed(batch, layout)  # [*, E]
+        prepare_positions(layout, config, hidden_states.dtype)
         hidden_states, attentions = run_layers(self.layers, hidden_states, layout, output_attentions, record)
         hidden_states = record(self.final_norm(hidden_states))  # [*, E]
         states = tuple(all_hidden_states) if output_hidden_states else None

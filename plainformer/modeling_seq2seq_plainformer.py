@@ -182,7 +182,7 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         cache = self.open_cache(past_key_values, cache, use_cache, labels)
         given = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, labels)
-        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings())
+        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings(), self.training)
 
         observed = is_observed(self)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
