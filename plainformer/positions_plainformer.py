@@ -154,14 +154,14 @@ class RotaryPosition(nn.Module):
     def forward(self, states: Tensor, angles: Tensor) -> Tensor:
         """States [*, H, D] and `rotary_angles` [*, 2, D] -> [*, H, D], at least float32."""
         cos, sin = angles[..., None, :, :].unbind(dim=-2)  # [*, 1, D] each
-        return states * cos + swap_neighbours(states) * sin
+        return (states * cos).addcmul_(swap_neighbours(states), sin)  # in place: a large tensor less to fill
 
 
 def swap_neighbours(states: Tensor) -> Tensor:
     """Columns 0, 1, 2, 3, ... [*, D] as 1, 0, 3, 2, ...; 0 in the last of an odd number."""
     odd = states.shape[-1] % 2
     pairs = states[..., : states.shape[-1] - odd].unflatten(-1, (-1, 2))  # [*, D/2, 2]
-    swapped = pairs.flip(-1).flatten(-2)
+    swapped = torch.stack((pairs[..., 1], pairs[..., 0]), dim=-1).flatten(-2)  # half of the time of a flip
     return F.pad(swapped, (0, 1)) if odd else swapped
 
 

@@ -101,8 +101,8 @@ def bucket_by_hand(distance: int, num_buckets: int, max_distance: int, is_causal
     behind, exact = max(-distance, 0), num_buckets // 2
     grown = num_buckets - exact
     begins = [
-        behind**grown
-        >= max_distance**step * exact ** (grown - step)  # behind >= exact (max_distance / exact)^(step / grown)
+        # behind >= exact (max_distance / exact)^(step / grown)
+        behind**grown >= max_distance**step * exact ** (grown - step)
         for step in range(1, grown)
     ]
     return min(behind, exact) + sum(begins)

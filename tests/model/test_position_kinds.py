@@ -142,9 +142,7 @@ def test_buckets_are_those_of_t5(num_buckets, max_distance, is_causal):
     if (num_buckets, max_distance) == (32, 128):
         theirs = T5Attention._relative_position_bucket(torch.tensor(distances), not is_causal, 32, 128)
         assert buckets == theirs.tolist()
-        assert set(buckets) == set(range(32)) - (
-            set() if is_causal else {16}
-        )  # 16: a key after the query at distance 0
+        assert set(buckets) == set(range(32)) - (set() if is_causal else {16})  # none is after its query at distance 0
 
 
 @pytest.mark.parametrize("kind", BIASES)

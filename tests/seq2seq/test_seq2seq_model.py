@@ -148,7 +148,7 @@ def test_it_computes_what_torch_nn_transformer_computes(variant):
 
 
 def test_rotary_positions_of_a_decoder_by_hand():
-    """The weights of the first self-attention, from queries and keys that turn; those of the second attention do not."""
+    """The weights of the first self-attention, from queries and keys that turn; those of the other do not."""
     model, source = make_seq2seq(position_embedding_type="rotary"), make_source()
     layer, seen = model.decoder.layers[0], {}
     for name in ("attention", "cross_attention"):
