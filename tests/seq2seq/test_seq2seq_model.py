@@ -10,7 +10,18 @@ import torch
 import transformers
 from helpers.models import assert_equal, assert_finite, assert_same, gradients
 from helpers.positions import formula
-from helpers.seq2seq import END, GREEDY, START, answers_of, make_pairs, make_seq2seq, seq2seq_config, single, spans
+from helpers.seq2seq import (
+    END,
+    GREEDY,
+    START,
+    answers_of,
+    make_pairs,
+    make_seq2seq,
+    make_source,
+    seq2seq_config,
+    single,
+    spans,
+)
 from marian import make_marian
 from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
@@ -285,6 +296,14 @@ def test_padding_before_the_start_without_a_mask_is_refused(training):
     ids = model.prepare_decoder_input_ids_from_labels(pairs.pop("labels"))
     with pytest.raises(ValueError, match="begin with pad_token_id=0 before decoder_start_token_id=1.*padding_side"):
         model(**pairs, decoder_input_ids=ids)
+
+
+def test_padding_that_is_the_start_token_is_refused_in_training():
+    model = make_seq2seq(decoder_start_token_id=0)
+    source, ids = make_source(), torch.tensor([[0, 0, 5, 6]]).expand(5, 4)
+    with pytest.raises(ValueError, match="begin with pad_token_id=0 before decoder_start_token_id=0"):
+        model.train()(**source, decoder_input_ids=ids)
+    assert_finite(model.eval()(**source, decoder_input_ids=ids).logits)  # generation may write padding first
 
 
 # Outputs.
