@@ -300,38 +300,45 @@ def read_positions(
 
 
 def refuse_too_long(
-    position_ids: Tensor, limit: int | None, questions: Questions, padded_length: int | None = None
+    position_ids: Tensor,
+    limit: int | None,
+    questions: Questions,
+    padded_length: int | None = None,
+    what: str = "text",
+    remedy: str = "Truncate it (tokenizer(..., truncation=True, max_length={limit}))",
 ) -> None:
     """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
 
     Args:
         position_ids: counted, [B, L].
         padded_length: with what is in a cache; None: it is that of `position_ids`.
+        what: the name of a sequence.
+        remedy: how to make one shorter.
     """
     kinds = (name for name, kind in POSITION_KINDS.items() if kind.reads_positions and not kind.has_limit)
     _ask_length(
         position_ids,
         limit,
         questions,
-        f"The text is {{length}} tokens long, but max_position_embeddings={limit} is the limit of this model's "
-        f"positions. Truncate it (tokenizer(..., truncation=True, max_length={limit})) or use a model that reaches "
-        "further (resize_position_embeddings, or a position_embedding_type without a limit: "
-        f"{', '.join(map(repr, kinds))}).",
+        f"The {what} is {{length}} tokens long, but max_position_embeddings={limit} is the limit of this model's "
+        f"positions. {remedy.format(limit=limit)} or use a model that reaches further (resize_position_embeddings, or "
+        f"a position_embedding_type without a limit: {', '.join(map(repr, kinds))}).",
         padded_length,
     )
 
 
-def refuse_too_many(position_ids: Tensor, num_positions: int, questions: Questions) -> None:
+def refuse_too_many(position_ids: Tensor, num_positions: int, questions: Questions, what: str = "text") -> None:
     """Raise a ValueError for more real tokens in a row than there are positions to draw from.
 
     Args:
         position_ids: counted, [B, L].
+        what: the name of a sequence.
     """
     _ask_length(
         position_ids,
         num_positions,
         questions,
-        f"The text is {{length}} tokens long, but in training its positions are drawn from randomize_positions="
+        f"The {what} is {{length}} tokens long, but in training its positions are drawn from randomize_positions="
         f"{num_positions}. Truncate it, set config.randomize_positions to at least {{length}}, or to 0 to count them.",
     )
 
