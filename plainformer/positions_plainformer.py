@@ -271,7 +271,7 @@ def draw_positions(counted: Tensor, token_mask: Tensor | None, num_positions: in
     lengths = L if token_mask is None else token_mask.sum(dim=1, keepdim=True)  # [B, 1]
     is_left_out = torch.arange(order.shape[1], device=counted.device) >= lengths
     subset = order.masked_fill(is_left_out, num_positions).sort(dim=1).values  # those left out behind all others
-    drawn = subset.gather(1, counted)  # [B, L]
+    drawn = subset.gather(1, counted.clamp(max=order.shape[1] - 1))  # [B, L]; too long a row is refused elsewhere
     return drawn if token_mask is None else drawn.masked_fill(~token_mask, 0)
 
 

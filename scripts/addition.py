@@ -104,6 +104,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     model = parser.add_argument_group("model")
     kinds = {"choices": POSITION_KINDS, "metavar": "KIND", "help": f"{KINDS_HELP} (%(default)s)"}
     model.add_argument("--position_embedding_type", default="sinusoidal", **kinds)
+    model.add_argument(
+        "--randomize_positions", type=int, default=0, help="in training, draw positions from so many; 0: count them"
+    )
     model.add_argument("--pre_norm", action="store_true", help="LayerNorm before each sub-layer, not after it")
     model.add_argument("--hidden_size", type=int, default=128, help="(%(default)s)")
     model.add_argument("--num_hidden_layers", type=int, default=2, help="of encoder and of decoder (%(default)s)")
@@ -214,12 +217,13 @@ def make_tokenizer(digits: int) -> PreTrainedTokenizerBase:
 def make_model(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The model, from random weights; a RecipeError for sizes that do not go together."""
     names = ("position_embedding_type", "pre_norm", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    names += ("randomize_positions",)
     try:
         config = PlainformerSeq2SeqConfig(
             len(tokenizer),
             **{name: getattr(args, name) for name in names},
             intermediate_size=4 * args.hidden_size,
-            max_position_embeddings=tokenizer.model_max_length,
+            max_position_embeddings=max(tokenizer.model_max_length, args.randomize_positions),
             # A formula has a size of its own, that tokens need too; a table starts as small as the tokens.
             scale_embedding=not POSITION_KINDS[args.position_embedding_type].has_limit,
             initializer_range=0.06,

@@ -25,7 +25,7 @@ LOWER_IS_BETTER = (
 )  # Trainer itself knows the loss only
 BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "initializer_range")
+ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "randomize_positions", "initializer_range")
 KINDS_HELP = ", ".join(f"{name} ({kind.summary})" for name, kind in POSITION_KINDS.items())
 
 
@@ -57,6 +57,9 @@ class ModelArguments:
     num_attention_heads: int | None = flag("Attention heads.")
     intermediate_size: int | None = flag("Width of the feed-forward layers.")
     max_position_embeddings: int | None = flag("Positions, where the position kind has a limit.")
+    randomize_positions: int | None = flag(
+        "N: in training, tokens stand at a random subset of the positions 0 to N - 1; rows that are packed do not."
+    )
     initializer_range: float | None = flag("Spread of the random weights (0.02); narrow models learn faster from 0.06.")
     classifier_pooling: str | None = flag("What a classifier of whole texts reads.", choices=["cls", "mean"])
     hidden_dropout_prob: float | None = flag("Dropout on hidden states.")

@@ -146,6 +146,7 @@ def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
 def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
     chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
     chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
+    chosen |= {"randomize_positions": 64}
     assert set(chosen) == set(ARCHITECTURE)
     flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
     run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
