@@ -35,7 +35,7 @@ from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
-from plainformer.quantization import quantize_int8
+from plainformer import for_inference
 
 LEAST_COSINE = 0.99  # mean cosine of pooled outputs in int8 with those in float32
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}

@@ -42,7 +42,7 @@ from plainformer.modeling_plainformer import (
     PlainformerMLP,
     PlainformerPooler,
 )
-from plainformer.quantization import quantize_int8
+from plainformer import for_inference
 
 B, L = 4, 8
 IDS = torch.arange(1, B * L + 1).view(B, L)
