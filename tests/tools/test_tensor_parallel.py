@@ -36,7 +36,7 @@ TRANSFORMERS_4 = transformers.__version__.startswith("4.")
 INNER = 40 if TRANSFORMERS_4 else 20
 # Every class, and for the encoder the other positions, norm placement, padding route and kernels.
 CASES = {short_name(model_class): (model_class, {}) for model_class in MODELS}
-CASES |= {name: (PlainformerModel, VARIANTS[name]) for name in ("sinusoidal-pre", "rotary-post", "none-post")}
+CASES |= {name: (PlainformerModel, VARIANTS[name]) for name in ("sinusoidal-pre", "rotary-post", "none-pre")}
 CASES |= {kernel: (PlainformerModel, {"attn_implementation": kernel, "unpad_inputs": False}) for kernel in KERNELS}
 
 
