@@ -251,7 +251,8 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
     ) -> EncoderDecoderCache | None:
         """The cache that was given, or a new one where one is wanted, of self-attention and of the source; or None."""
         if past_key_values is not None and CACHE_FIELD == "cache":
-            warnings.warn("`past_key_values` is called `cache` in this version of transformers.", FutureWarning, 3)
+            message = "`past_key_values` is deprecated: this version of transformers calls it `cache`."
+            warnings.warn(message, FutureWarning, 3)
         cache = past_key_values if cache is None else cache
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training and labels is None
@@ -283,9 +284,12 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
             labelled = find_indices(labels != IGNORE_INDEX, num_labels)  # [N]
             logits = self.lm_head(layout.select(hidden_states, labelled))  # [N, V]
             return logits, class_loss(logits, labels[labelled], num_items_in_batch)
-        logits = self.lm_head(hidden_states)  # [*, V]
-        loss = class_loss(logits, layout.gather(labels), num_items_in_batch)
-        return layout.scatter(logits), loss
+        logits = layout.scatter(self.lm_head(hidden_states))  # [B, L, V]; the loss is one of what is handed out
+        return logits, class_loss(layout.gather(logits), layout.gather(labels), num_items_in_batch)
+
+    def get_position_embeddings(self) -> tuple[nn.Embedding, nn.Embedding]:
+        """The tables of positions of the encoder and of the decoder, as transformers' encoder-decoders give them."""
+        return super().get_position_embeddings(), self.decoder.embeddings.position_embeddings
 
     def embeddings_with_positions(self) -> list[nn.Module]:
         """Both halves have a table of positions, of the same length."""

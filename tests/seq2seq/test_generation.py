@@ -249,7 +249,7 @@ def test_the_cache_that_forward_hands_out_and_takes_back():
 def test_the_old_name_of_the_cache_warns():
     model, source = make_seq2seq(), make_source()
     first = model(**source, decoder_input_ids=torch.full((5, 2), 4))
-    with pytest.warns(FutureWarning, match="past_key_values"):
+    with pytest.warns(FutureWarning, match="`past_key_values` is deprecated"):
         model(**source, decoder_input_ids=torch.full((5, 1), 4), past_key_values=first.cache)
 
 

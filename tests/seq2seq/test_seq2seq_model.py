@@ -229,7 +229,9 @@ def test_logits_of_training_are_those_of_labels():
     full = make_seq2seq(sparse_prediction=False).train()(**pairs)
     assert_same((full.logits, full.loss), (expected.logits, expected.loss))
     loss = nn.functional.cross_entropy(expected.logits.flatten(0, 1), pairs["labels"].flatten())
-    assert_same(expected.loss, loss)  # a function of the logits that are handed out
+    assert_same(expected.loss, loss)
+    parts = [torch.autograd.grad(one, expected.logits, retain_graph=True)[0] for one in (expected.loss, loss)]
+    assert_same(*parts)  # it is a function of the logits that are handed out
 
 
 # The decoder's own input.
