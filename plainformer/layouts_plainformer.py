@@ -218,8 +218,8 @@ class UnpaddedLayout:
         if bias is None:
             yield from (None for _ in self.length_buckets)
         elif self.distances is not None:
-            longest = as_scores(bias(self.distances), query.dtype)[None]  # [1, H, L, L]
-            yield from (longest[..., :length, :length] for _, length in self.length_buckets)
+            whole = as_scores(bias(self.distances), query.dtype)[None]  # [1, H, L, L]
+            yield from (whole[..., :length, :length] for _, length in self.length_buckets)
         else:
             for (position_ids,) in self._by_length(self.position_ids):
                 yield as_scores(bias(self.measure(position_ids, position_ids)), query.dtype)
