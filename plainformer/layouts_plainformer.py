@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from .configuration_plainformer import PlainformerConfig
 from .inputs_plainformer import Batch
-from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
+from .kernels_plainformer import Kernel, eager_attention, sdpa_attention, varlen_attention, varlen_fits
 from .packing_plainformer import count_positions, refuse_packed
 from .positions_plainformer import POSITION_KINDS
 from .values_plainformer import at_least_float32, mask_out
@@ -115,6 +115,7 @@ class PaddedLayout:
             attention_mask = attention_mask.to(query.dtype).clamp(min=lowest, max=-lowest)
         if bias is not None:
             attention_mask = add_bias(attention_mask, as_scores(bias(self.distances), query.dtype))
+            kernel = eager_attention if hides_gradient(attention_mask, bias) else kernel
         context, weights = kernel(query, key, value, attention_mask, self.fully_masked, dropout_p)
         return context.transpose(1, 2), weights  # [B, L, H, D]
 
@@ -217,8 +218,8 @@ class UnpaddedLayout:
         if bias is None:
             yield from (None for _ in self.length_buckets)
         elif self.distances is not None:
-            longest = as_scores(bias(self.distances), query.dtype)[None]  # [1, H, L, L]
-            yield from (longest[..., :length, :length] for _, length in self.length_buckets)
+            whole = as_scores(bias(self.distances), query.dtype)[None]  # [1, H, L, L]
+            yield from (whole[..., :length, :length] for _, length in self.length_buckets)
         else:
             for (position_ids,) in self._by_length(self.position_ids):
                 yield as_scores(bias(self.measure(position_ids, position_ids)), query.dtype)
@@ -425,6 +426,13 @@ def as_scores(bias: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float16:
         bias = bias.clamp(min=torch.finfo(dtype).min / 4)
     return bias.to(dtype)
+
+
+def hides_gradient(scores_bias: Tensor, bias: nn.Module) -> bool:
+    """Whether a fused kernel cannot see that what it adds has a gradient: `torch.func.vmap` hides it."""
+    if scores_bias.requires_grad or not torch.is_grad_enabled():
+        return False
+    return any(parameter.requires_grad for parameter in bias.parameters())
 
 
 def add_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:

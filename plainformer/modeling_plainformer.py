@@ -273,7 +273,6 @@ class PlainformerModel(PlainformerPreTrainedModel):
         all_hidden_states = [] if output_hidden_states else None
         record = record_states(layout, all_hidden_states)
         hidden_states = self.embed(batch, layout)  # [*, E]
-        prepare_positions(layout, config, hidden_states.dtype)
         hidden_states, attentions = run_layers(self.layers, hidden_states, layout, output_attentions, record)
         hidden_states = record(self.final_norm(hidden_states))  # [*, E]
         states = tuple(all_hidden_states) if output_hidden_states else None
@@ -295,13 +294,16 @@ class PlainformerModel(PlainformerPreTrainedModel):
         }
 
     def embed(self, batch: Batch, layout: Layout) -> Tensor:
-        """The embeddings of a batch in its layout, [*, E]."""
+        """The embeddings of a batch in its layout, [*, E]; the layout gets what layers need of the positions."""
         tokens = {"input_ids": batch.input_ids, "inputs_embeds": batch.inputs_embeds}
         ids = {"token_type_ids": batch.token_type_ids, "position_ids": batch.position_ids}
         inputs = {name: values for name, values in (tokens | ids).items() if values is not None}  # [B, L, ...] each
         if is_observed_inside(self.embeddings, self.embedding_types):
-            return layout.gather(self.embeddings(**inputs))
-        return self.embeddings(**{name: layout.gather(values) for name, values in inputs.items()})
+            hidden_states = layout.gather(self.embeddings(**inputs))
+        else:
+            hidden_states = self.embeddings(**{name: layout.gather(values) for name, values in inputs.items()})
+        prepare_positions(layout, self.config, hidden_states.dtype)
+        return hidden_states
 
 
 class PlainformerPooler(nn.Module):

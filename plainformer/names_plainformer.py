@@ -98,8 +98,9 @@ _WITHOUT_CHOICE = {
     "bidirectional causal_mask",
     "rotary positions turn all columns of a head, by angles that are not scaled": "rope_scaling rope_parameters "
     "rotary_dim rotary_pct partial_rotary_factor",
-    "there is no decoder": "num_decoder_layers decoder_layers decoder_attention_heads decoder_ffn_dim "
-    "decoder_embed_dim tgt_vocab_size target_vocab_size max_target_positions",
+    "only a PlainformerSeq2SeqConfig has a decoder, of num_decoder_layers, and both halves are equally wide": ""
+    "num_decoder_layers decoder_layers decoder_attention_heads decoder_ffn_dim decoder_embed_dim tgt_vocab_size "
+    "target_vocab_size max_target_positions",
     "each token attends to all others": "attention_window sliding_window local_attention global_attn_every_n_layers "
     "num_key_value_heads num_kv_heads attention_type",
     "each layer is of the same kind, and always computed": "layerdrop layer_drop encoder_layerdrop drop_path "

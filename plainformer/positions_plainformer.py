@@ -252,7 +252,8 @@ class RelativeBias(nn.Module):
 
     def forward(self, distances: Tensor) -> Tensor:
         """Buckets [..., Q, K] -> [..., H, Q, K]."""
-        return self.table(distances).movedim(-1, -3)
+        biases = self.table(distances)  # [..., Q, K, H]
+        return biases.transpose(-1, -2).transpose(-2, -3)
 
 
 # Randomised positions, for any kind

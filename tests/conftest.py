@@ -43,7 +43,7 @@ def pre_norm(request) -> bool:
 
 @pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
 def variant(request) -> dict:
-    """`position_embedding_type` and `pre_norm`: every position kind x norm placement."""
+    """`position_embedding_type` and `pre_norm`: every position kind, and both norm placements."""
     return request.param
 
 
