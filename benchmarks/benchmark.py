@@ -35,8 +35,7 @@ from timing import Sides, check, compare, in_turn, infer, seconds, train
 from torch import nn
 from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
-from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
-from plainformer import for_inference
+from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, for_inference, from_bert
 
 LEAST_COSINE = 0.99  # mean cosine of pooled outputs in int8 with those in float32
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -145,7 +144,7 @@ def peak_of(shape: str, side: int, device: str) -> int:
 def int8(repeats: int, device: str) -> dict[str, Any]:
     """MiniLM in int8 on the CPU, shuffled batches, against BERT in float32."""
     bert, ours = minilm_sides("cpu")
-    quantised = quantize_int8(ours)
+    quantised = for_inference(ours, "int8")
     with warnings.catch_warnings():  # torch warns that this function is deprecated
         warnings.simplefilter("ignore")
         bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})

@@ -18,6 +18,7 @@ from .configuration_plainformer import PlainformerConfig
 from .configuration_seq2seq_plainformer import PlainformerSeq2SeqConfig
 from .conversion import from_bert, to_bert
 from .encoding import encode
+from .inference import for_inference
 from .modeling_plainformer import (
     PlainformerForMaskedLM,
     PlainformerForMultipleChoice,
@@ -45,6 +46,7 @@ __all__ = [
     "PlainformerPreTrainedModel",
     "PlainformerSeq2SeqConfig",
     "encode",
+    "for_inference",
     "from_bert",
     "load_tokenizer",
     "sinusoidal_embedding",

@@ -29,8 +29,10 @@ DTYPES: dict[str, tuple[Callable[..., nn.Module], torch.dtype]] = {
 }
 
 
-def for_inference(model: PlainformerPreTrainedModel, dtype: str | torch.dtype = "float32") -> PlainformerPreTrainedModel:
-    """A copy of a model whose encoder computes faster on a CPU. It is called as the model is, and gives the same fields.
+def for_inference(
+    model: PlainformerPreTrainedModel, dtype: str | torch.dtype = "float32"
+) -> PlainformerPreTrainedModel:
+    """A copy of a model whose encoder computes faster on a CPU. It is called as the model is, with the same output.
 
     Embeddings, final norm, heads and a decoder stay in float32. The copy can neither be saved nor trained: save the
     model, and call this after loading.

@@ -35,16 +35,14 @@ class Int8Linear(nn.Module):
 
     def forward(self, hidden_states: Tensor, residual: Tensor | None = None, gelu: bool = False) -> Tensor:
         """[*, E] -> [*, O]; arguments as those of `PackedLinear`."""
-        with torch.autocast("cpu", enabled=False):  # the product works in float32 only
-            hidden_states = hidden_states.float()
-            low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
-            spread = (high - low).clamp(min=SMALLEST_SPREAD)
-            # A token that is not finite stays so through its `spread`; in the product it would change other tokens.
-            mapped = (hidden_states - low).div_(spread).nan_to_num_(0.0)
-            product = self.product(mapped)  # [*, O]
-            result = product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
-            result = F.gelu(result) if gelu else result
-            return result if residual is None else result.add_(residual)
+        low, high = hidden_states.amin(-1, keepdim=True), hidden_states.amax(-1, keepdim=True)  # [*, 1]
+        spread = (high - low).clamp(min=SMALLEST_SPREAD)
+        # A token that is not finite stays so through its `spread`; in the product it would change other tokens.
+        mapped = (hidden_states - low).div_(spread).nan_to_num_(0.0)
+        product = self.product(mapped)  # [*, O]
+        result = product.mul_(spread).addcmul_(low, self.of_ones).add_(self.bias)
+        result = F.gelu(result) if gelu else result
+        return result if residual is None else result.add_(residual)
 
 
 def _quantize(linear: nn.Linear) -> nn.Module:

@@ -36,7 +36,7 @@ def attend_in_pieces(
     is_masked = fully_masked is not None or (attention_mask is not None and not is_bias)
     if is_masked or key.shape[2] != L or H * L * L > SCORES_PER_PIECE:
         return sdpa_attention(query, key, value, attention_mask, fully_masked, dropout_p)
-    bias = attention_mask.expand(B, H, L, L) if is_bias else query.new_zeros(()).expand(B, 1, 1, 1)
+    bias = attention_mask.expand(B, H, L, L) if is_bias else query.new_zeros(()).expand(B, H, 1, 1)
     count, contexts = max(1, SCORES_PER_PIECE // (H * L * L)), []
     for states in zip(*(one.split(count) for one in (bias, query, key, value)), strict=True):
         b, q, k, v = (one.flatten(0, 1) for one in states)  # [n * H, L, L|D]
@@ -74,6 +74,7 @@ class InferenceLayer(nn.Module):
         self.register_state_dict_pre_hook(_refuse_to_save)
 
     @torch.no_grad()
+    @torch.autocast("cpu", enabled=False)  # every tensor has its type already
     def forward(
         self, hidden_states: Tensor, layout: Layout, output_attentions: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:

