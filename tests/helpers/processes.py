@@ -1,10 +1,18 @@
 """Processes that a test starts: none outlives its test, whatever keeps it."""
 
+import atexit
+import functools
 import multiprocessing
+import os
+import shutil
+import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,6 +21,31 @@ import torch.multiprocessing as mp
 
 # Imported once, by the server that every spawned process is a fork of: in each process it would take five seconds.
 PRELOADED = ["torch.distributed.tensor", "accelerate", "plainformer"]
+
+FORKED = Path(__file__).with_name("forked.py")
+
+
+def python(*words: object) -> list:
+    """A command that does what `python -c CODE` or `python FILE` does, without waiting for torch to be imported."""
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        return [sys.executable, *words]
+    address, _ = fork_server()
+    return [sys.executable, "-I", "-S", FORKED, address, *words]
+
+
+@functools.cache
+def fork_server() -> tuple[str, subprocess.Popen]:
+    """Where the server of `helpers.forked` listens, and the server, which ends when its input does: with us."""
+    folder = tempfile.mkdtemp(prefix="forked-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    address = os.path.join(folder, "socket")
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        command = [sys.executable, FORKED, "serve", str(listener.fileno())]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "pass_fds": [listener.fileno()]}
+        return address, subprocess.Popen(command, env={**inherited, "OMP_NUM_THREADS": "1"}, cwd="/", **streams)
 
 
 def start_process(command: list, **options) -> subprocess.Popen:
