@@ -1,10 +1,10 @@
 """Python processes that are forks of one that has imported torch, so that they start in a quarter of the time.
 
-    python -I -S forked.py ADDRESS -c CODE WORDS | FILE WORDS
+    python -I -S forked.py ADDRESS -c CODE WORDS | -m MODULE WORDS | FILE WORDS
 
-does what `python -c CODE WORDS` or `python FILE WORDS` does, with the environment and in the folder it is called in.
-This process is only the client: it hands words, environment and streams to the server, waits, and ends as the new
-process does. If it is killed, so is the other. `helpers.processes.python` starts the server (`serve`).
+does what `python` does with the words after ADDRESS, with the environment and in the folder it is called in. This
+process is only the client: it hands words, environment and streams to the server, waits, and ends as the new process
+does. If it is killed, so is the other. `helpers.processes` starts the server (`serve`).
 
 The server has imported what transformers imports, and nothing of Hugging Face: that reads the environment when it is
 imported, so each process does it by itself.
@@ -23,13 +23,17 @@ import traceback
 from types import ModuleType
 
 # What takes most of the time of `import transformers`.
-PRELOADED = "torch torch._dynamo torch.distributed.fsdp torch.distributed.tensor torch.onnx numpy pandas pyarrow.parquet"
-PRELOADED += " scipy.stats sklearn.metrics safetensors.torch tokenizers httpx yaml jinja2 regex psutil PIL.Image"
+PRELOADED = "torch torch._dynamo torch.distributed.fsdp torch.distributed.tensor torch.onnx numpy pandas scipy.stats"
+PRELOADED += " pyarrow.parquet sklearn.metrics safetensors.torch tokenizers httpx yaml jinja2 regex psutil PIL.Image"
 BY_ITSELF = ("plainformer", "transformers", "huggingface_hub", "datasets", "accelerate")
 
 
 def call_server(address: str, words: list[str]) -> int:
-    """The client: the exit status of the process."""
+    """The client: the exit status of the process. Where there are other options than these, Python itself runs."""
+    if words[0] == "-u":
+        os.environ["PYTHONUNBUFFERED"], words = "1", words[1:]
+    if words[0].startswith("-") and words[0] not in ("-c", "-m"):
+        os.execv(sys.executable, [sys.executable, *words])
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         job = json.dumps({"words": words, "folder": os.getcwd(), "environment": dict(os.environ)}).encode()
@@ -38,9 +42,10 @@ def call_server(address: str, words: list[str]) -> int:
         return int.from_bytes(server.recv(1), "big")
 
 
-def serve(listener: socket.socket) -> None:
-    """Fork for each client, until the standard input ends."""
+def serve(listener: socket.socket, command: str) -> None:
+    """Fork for each client, until the standard input ends. The command is what starts a client, instead of Python."""
     del sys.path[0]  # this file's own folder
+    sys.executable = command
     for name in PRELOADED.split():
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
@@ -80,17 +85,21 @@ def run(streams: list[int], words: list[str], folder: str, environment: dict[str
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=bool(environment.get("PYTHONUNBUFFERED")))
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    is_code = words[0] == "-c"
-    program, sys.argv = words[is_code], words[:1] + words[1 + is_code :]
-    first = "" if is_code else os.path.dirname(os.path.abspath(program))
+    option = words[0] if words[0] in ("-c", "-m") else ""
+    program, sys.argv = words[bool(option)], words[:1] + words[1 + bool(option) :]
+    first = {"-c": "", "-m": folder}.get(option, os.path.dirname(os.path.abspath(program)))
     sys.path[:0] = [first, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     try:
-        if is_code:
+        if option == "-c":
             sys.modules["__main__"] = main = ModuleType("__main__")
             exec(compile(program, "<string>", "exec"), main.__dict__)
+        elif option == "-m":
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
         else:
             runpy.run_path(program, run_name="__main__")
         status = 0
@@ -109,6 +118,6 @@ def run(streams: list[int], words: list[str], folder: str, environment: dict[str
 
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
-        serve(socket.socket(fileno=int(sys.argv[2])))
+        serve(socket.socket(fileno=int(sys.argv[2])), sys.argv[3])
     else:
         sys.exit(call_server(sys.argv[1], sys.argv[2:]))

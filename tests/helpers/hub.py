@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from helpers.hub_server import HubServer
-from helpers.processes import python, run_process
+from helpers.processes import fast_python, run_process
 from plainformer.configuration_plainformer import AUTO_MAP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,6 +87,6 @@ def run_code(
     output = home / "results.json"
     parts = ["" if package else STRANGER, COMMON, code, f'json.dump(results, open({str(output)!r}, "w"))']
     env = environment(hub, home, token) | ({"PYTHONPATH": str(ROOT)} if package else {})
-    done = run_process(python("-c", "\n".join(parts), *args), cwd=home, env=env, timeout=600)
+    done = run_process([fast_python(), "-c", "\n".join(parts), *args], cwd=home, env=env, timeout=600)
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(output.read_text())

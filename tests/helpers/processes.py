@@ -25,27 +25,29 @@ PRELOADED = ["torch.distributed.tensor", "accelerate", "plainformer"]
 FORKED = Path(__file__).with_name("forked.py")
 
 
-def python(*words: object) -> list:
-    """A command that does what `python -c CODE` or `python FILE` does, without waiting for torch to be imported."""
-    if not hasattr(os, "pidfd_open"):  # not Linux
-        return [sys.executable, *words]
-    address, _ = fork_server()
-    return [sys.executable, "-I", "-S", FORKED, address, *words]
-
-
 @functools.cache
-def fork_server() -> tuple[str, subprocess.Popen]:
-    """Where the server of `helpers.forked` listens, and the server, which ends when its input does: with us."""
-    folder = tempfile.mkdtemp(prefix="forked-")
+def fork_server() -> tuple[Path, subprocess.Popen | None]:
+    """An environment for Python processes that start fast, and the server of `helpers.forked`, which ends with us."""
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        return Path(sys.prefix), None
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    address = os.path.join(folder, "socket")
+    command, address = folder / "bin" / "python", folder / "socket"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{FORKED}" "{address}" "$@"\n')
+    command.chmod(0o755)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
+        listener.bind(os.fspath(address))
         listener.listen()
-        command = [sys.executable, FORKED, "serve", str(listener.fileno())]
+        serve = [sys.executable, FORKED, "serve", str(listener.fileno()), command]
         streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "pass_fds": [listener.fileno()]}
-        return address, subprocess.Popen(command, env={**inherited, "OMP_NUM_THREADS": "1"}, cwd="/", **streams)
+        return folder, subprocess.Popen(serve, env={**inherited, "OMP_NUM_THREADS": "1"}, cwd="/", **streams)
+
+
+def fast_python() -> Path:
+    """An interpreter whose processes need not import torch, and whose `sys.executable` is itself."""
+    return fork_server()[0] / "bin" / "python"
 
 
 def start_process(command: list, **options) -> subprocess.Popen:

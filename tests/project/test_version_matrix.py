@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import transformers
 from helpers.models import MODELS
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from helpers.scripts import run_main
 
 from plainformer.positions_plainformer import POSITION_KINDS
@@ -27,7 +26,7 @@ def step(*words: object) -> subprocess.CompletedProcess:
     if words[-1] != "stranger":
         return run_main(SCRIPT, *words)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return run_process([sys.executable, SCRIPT, *words], env=environment, stderr=subprocess.STDOUT)
+    return run_process([fast_python(), SCRIPT, *words], env=environment, stderr=subprocess.STDOUT)
 
 
 @pytest.fixture(scope="module")

