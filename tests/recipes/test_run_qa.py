@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,9 @@ import torch
 from datasets import Dataset
 from helpers.models import TRAINER_DIVIDES_TWICE
 from helpers.recipes import (
-    ROOT,
     SIZES,
     TINY,
-    join_lines,
+    documented_commands,
     make_questions,
     weights,
     with_template,
@@ -534,12 +532,9 @@ def test_settings_that_cannot_work(run, files, flags, message):
 
 def test_commands_of_the_documentation(tmp_path, monkeypatch):
     """Every command on questions of docs/recipes.md, as printed, with a few rows of the data that it names."""
-    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
-    chapter = chapter.split("## Question answering")[1].split("\n## ")[0]
-    blocks = join_lines("\n".join(re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)))
-    commands = re.findall(r"(?m)^python scripts/(\w+).py (.*)", blocks)
+    commands = documented_commands("Question answering", tmp_path / "minilm")
     assert [name for name, _ in commands] == ["prepare_data", "run_qa", "run_qa"]
-    assert commands[0][1] == "chinese_news_qa"
+    assert commands[0][1] == ["chinese_news_qa"]
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "outputs" / "data" / "chinese_news_qa"
     folder.mkdir(parents=True)
@@ -549,8 +544,7 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --max_steps 1 --use_cpu true".split()
     always = [*few, "--cache_dir", "cache", "--disable_tqdm", "true"]
     outputs = []
-    for _, command in commands[1:]:
-        words = shlex.split(command)
+    for _, words in commands[1:]:
         main([*words, *always])
         outputs.append(Path(words[words.index("--output_dir") + 1]))
     assert [path.name for path in outputs] == ["news-questions", "news-answers"]
