@@ -11,6 +11,7 @@ imported, so each process does it by itself.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -50,6 +51,7 @@ def serve(listener: socket.socket, command: str) -> None:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     assert not {name.partition(".")[0] for name in sys.modules} & {*BY_ITSELF}
+    gc.freeze()  # the memory stays shared
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the keepers
     while listener in select.select([listener, 0], [], [])[0]:
         client, _ = listener.accept()

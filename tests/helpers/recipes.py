@@ -8,7 +8,8 @@ import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -184,6 +185,23 @@ def in_process(main: Callable, tmp_path: Path) -> Callable:
         return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
 
     return run
+
+
+class Enough(Exception):
+    """A recipe that is stopped where its training would begin."""
+
+
+def inputs_of(recipe: ModuleType, run: Callable, *flags, out: str) -> tuple[dict[str, int], dict[str, list]]:
+    """What a recipe trains on with these flags: the vocabulary, and the rows of each split as the model gets them."""
+    seen = []
+
+    def stop(run, model, tokenizer, inputs, *args, **options):
+        seen.extend((tokenizer.get_vocab(), {split: rows.to_list() for split, rows in inputs.items()}))
+        raise Enough
+
+    with mock.patch.object(recipe, "train_and_evaluate", stop), pytest.raises(Enough):
+        run(*flags, out=out)
+    return tuple(seen)
 
 
 TAGS = {"anna": "B-PER", "rome": "B-LOC", "the": "O", "sees": "O", "in": "O", "kant": "I-PER"}
