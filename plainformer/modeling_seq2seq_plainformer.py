@@ -182,9 +182,10 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
         asked = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
         cache = self.open_cache(past_key_values, cache, use_cache, labels)
         given = (decoder_input_ids, decoder_attention_mask, decoder_inputs_embeds, labels)
-        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings())
+        targets = read_targets(config, self.target_sizes(), *given, cache, self.get_input_embeddings(), self.training)
 
-        observed = is_observed(self)
+        # With a cache the decoder computes a rectangle in any case.
+        observed = (cache is None or encoder_outputs is None) and is_observed(self)
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
         inputs |= {"token_type_ids": token_type_ids, "position_ids": position_ids}
         source, encoded = self.encode(encoder_outputs, targets, observed=observed, **inputs, **asked)
@@ -319,7 +320,8 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
 
         Raises:
             TypeError: something is no tensor.
-            ValueError: another number of prompts than of sources, or padding in the wrong place or without a mask.
+            ValueError: another number of prompts than of sources, padding in the wrong place or without a mask, or some
+                prompts with and some without the start token.
         """
         refuse_other_than_tensors(inputs=inputs, **{name: kwargs.get(name) for name in ("input_ids", "inputs_embeds")})
         if decoder_input_ids is not None:

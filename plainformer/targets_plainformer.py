@@ -46,6 +46,7 @@ class Targets(HeadLabels):
         num_labels: how many places are labelled; None where there are no labels or values cannot be read.
         counted: the question of how many tokens each row has; None where nobody asks.
         start, pad: the ids of the start token and of padding; None where there is none.
+        training: the model is trained.
     """
 
     out_of_range = (
@@ -68,6 +69,7 @@ class Targets(HeadLabels):
     counted: Question | None = None
     start: int | None = None
     pad: int | None = None
+    training: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -141,7 +143,9 @@ class Targets(HeadLabels):
             raise ValueError(
                 f"The targets have {self.shape[0]} rows and the sources {shape[0]}: give one target for each source."
             )
-        refuse_too_long(self.position_ids, self.sizes["max_position_embeddings"], questions, self.max_length)
+        remedy = "Truncate the labels to {limit} tokens, generate fewer (max_length={limit})"
+        limit = self.sizes["max_position_embeddings"]
+        refuse_too_long(self.position_ids, limit, questions, self.max_length, what="target", remedy=remedy)
         if not self.are_first and self.shape[1] == 1:  # a token that generation chose
             return
         known = {"shape": self.shape, "token_mask": self.token_mask, "sizes": self.sizes, "questions": questions}
@@ -157,10 +161,12 @@ class Targets(HeadLabels):
     def refuse_leading_padding(self, questions: Questions) -> None:
         """Raise a ValueError for padding ids before the start token, where nothing says that they are padding.
 
-        This is how labels that are padded on the left arrive under label smoothing: `Trainer` keeps the labels.
+        This is how labels that are padded on the left arrive under label smoothing: `Trainer` keeps the labels. Where
+        one id is both, they are told in training only: `generate` may write padding after the start token.
         """
         start, pad = self.start, self.pad
-        if self.token_mask is not None or None in (start, pad) or start == pad or self.input_ids.shape[1] < 2:
+        unknown = None in (start, pad) or (start == pad and not self.training)
+        if self.token_mask is not None or unknown or self.input_ids.shape[1] < 2:
             return
 
         def check(values: list[int]) -> None:
@@ -187,6 +193,7 @@ def read_targets(
     labels: Tensor | None,
     cache: Any = None,
     words: nn.Module | None = None,
+    training: bool = False,
 ) -> Targets:
     """Read what a decoder was given; input ids are made of `labels` where neither ids nor embeddings are given.
 
@@ -196,6 +203,7 @@ def read_targets(
         attention_mask: of all targets, [B, K]; None: labels, where given, say where a target lies.
         cache: keys and values of the targets before these; None: there are none.
         words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
+        training: the model is trained.
 
     Raises:
         TypeError: something is no tensor.
@@ -203,7 +211,7 @@ def read_targets(
     """
     refuse_other_than_tensors(labels=labels, decoder_attention_mask=attention_mask)
     num_before = 0 if cache is None else cache.get_seq_length()  # a tensor in a static cache of newer versions
-    targets = Targets(config.vocab_size, input_ids, inputs_embeds, sizes=sizes)
+    targets = Targets(config.vocab_size, input_ids, inputs_embeds, sizes=sizes, training=training)
     targets.start, targets.pad = config.decoder_start_token_id, config.pad_token_id
     if labels is not None:
         targets.read_labels(labels, config)
@@ -265,7 +273,8 @@ def read_prompts(
 
     Raises:
         TypeError: something is no tensor.
-        ValueError: another number of prompts, another shape, or padding in the wrong place or without a mask.
+        ValueError: another number of prompts, another shape, padding in the wrong place or without a mask, or some
+            with and some without the start token.
     """
     refuse_other_than_tensors(decoder_input_ids=input_ids, decoder_attention_mask=attention_mask)
     shape, _ = read_shape(input_ids, None, config.hidden_size, "decoder_")
@@ -280,6 +289,7 @@ def read_prompts(
                 f"decoder_input_ids begin with pad_token_id={pad}, and there is no decoder_attention_mask: the padding "
                 "would be read as tokens. Pass decoder_attention_mask."
             )
+        refuse_mixed_starts(input_ids[:, 0], start)
         return input_ids, None
     check_shape("decoder_attention_mask", attention_mask, [shape])
     if not attention_mask[:, -1].all():
@@ -287,5 +297,23 @@ def read_prompts(
             "decoder_attention_mask ends with 0: a prompt is padded on the right, so that its padding would lie "
             "between the prompt and what is generated. Pad prompts on the left (tokenizer.padding_side='left')."
         )
-    first = int(attention_mask.bool().any(dim=0).to(torch.int8).argmax())
+    firsts = attention_mask.bool().to(torch.int8).argmax(dim=1, keepdim=True)  # [B, 1]
+    refuse_mixed_starts(input_ids.gather(1, firsts)[:, 0], start)
+    first = int(firsts.amin())
     return input_ids[:, first:], attention_mask[:, first:]
+
+
+def refuse_mixed_starts(first_ids: Tensor, start: int | None) -> None:
+    """Raise a ValueError where some prompts begin with the start token and others do not.
+
+    `generate` puts it before all of them or before none.
+
+    Args:
+        first_ids: the first id of each prompt, [B].
+    """
+    begins = (first_ids == start).tolist() if start is not None else []
+    if any(begins) and not all(begins):
+        raise ValueError(
+            f"decoder_input_ids: row {begins.index(True)} begins with decoder_start_token_id={start}, and row "
+            f"{begins.index(False)} does not. Begin all prompts with it, or none."
+        )

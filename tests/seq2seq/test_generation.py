@@ -115,6 +115,15 @@ def test_a_prompt_padded_on_the_right_is_refused():
         generate(model, source, decoder_input_ids=torch.tensor([[0, START, 8]] * 5), **GREEDY)
 
 
+@pytest.mark.parametrize("padding", [[], [0]], ids=["full", "padded"])
+def test_prompts_of_which_some_have_the_start_token_are_refused(padding):
+    model, source = make_seq2seq(), make_source()
+    prompts = torch.tensor([[*padding, START, 8], [5, 9, *[4] * len(padding)], *[[*padding, START, 4]] * 3])
+    mask = {"decoder_attention_mask": (prompts != 0).long()} if padding else {}
+    with pytest.raises(ValueError, match="row 0 begins with decoder_start_token_id=1, and row 1 does not"):
+        generate(model, source, decoder_input_ids=prompts, **mask, **GREEDY)
+
+
 def test_what_was_encoded_or_embedded_before():
     model, source = make_seq2seq(), make_source()
     for options in (GREEDY, BEAMS):

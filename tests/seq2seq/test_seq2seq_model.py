@@ -10,7 +10,19 @@ import torch
 import transformers
 from helpers.models import assert_equal, assert_finite, assert_same, gradients
 from helpers.positions import formula
-from helpers.seq2seq import END, GREEDY, START, answers_of, make_pairs, make_seq2seq, seq2seq_config, single, spans
+from helpers.seq2seq import (
+    END,
+    GREEDY,
+    START,
+    answers_of,
+    make_pairs,
+    make_seq2seq,
+    make_source,
+    seq2seq_config,
+    single,
+    spans,
+)
+from marian import make_marian
 from torch import nn
 from transformers.trainer_pt_utils import LabelSmoother
 
@@ -109,51 +121,6 @@ def test_it_computes_what_torch_nn_transformer_computes(variant):
     assert outside.pop("plainformer.embeddings.token_type_embeddings.weight")[0].any()
     for name, gradient in outside.items():
         assert_same(expected[name], gradient)
-
-
-def make_marian(model) -> transformers.MarianMTModel:
-    """Marian with the weights of a model; its sinusoids become the model's learned positions, frozen."""
-    config = transformers.MarianConfig(
-        vocab_size=50,
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=3,
-        encoder_attention_heads=2,
-        decoder_attention_heads=2,
-        encoder_ffn_dim=37,
-        decoder_ffn_dim=37,
-        activation_function="gelu",
-        dropout=0.0,
-        scale_embedding=True,
-        max_position_embeddings=24,
-        pad_token_id=0,
-        decoder_start_token_id=START,
-        eos_token_id=END,
-        forced_eos_token_id=None,
-    )
-    marian = transformers.MarianMTModel(config).eval()
-    parts = {"layers": "layers", "self_attn.": "attention.", "encoder_attn.": "cross_attention.", "out_proj": "o_proj"}
-    parts |= {"self_attn_layer_norm": "attn_norm", "encoder_attn_layer_norm": "cross_attn_norm"}
-    parts |= {
-        "final_layer_norm": "mlp_norm",
-        "fc": "mlp.fc",
-        "model.encoder": "plainformer",
-        "model.decoder": "decoder",
-    }
-    with torch.no_grad():
-        for name, parameter in marian.named_parameters():
-            if "embed_positions" in name:
-                side = model.plainformer if "encoder" in name else model.decoder
-                side.embeddings.position_embeddings.weight.copy_(parameter)
-                side.embeddings.position_embeddings.weight.requires_grad_(False)
-            elif name == "model.shared.weight":
-                parameter.copy_(model.get_input_embeddings().weight)
-            else:
-                for theirs, ours in parts.items():
-                    name = name.replace(theirs, ours)
-                parameter.copy_(model.get_parameter(name))
-        model.plainformer.embeddings.token_type_embeddings.weight.zero_()
-    return marian
 
 
 def test_it_computes_and_generates_what_marian_does():
@@ -329,6 +296,14 @@ def test_padding_before_the_start_without_a_mask_is_refused(training):
     ids = model.prepare_decoder_input_ids_from_labels(pairs.pop("labels"))
     with pytest.raises(ValueError, match="begin with pad_token_id=0 before decoder_start_token_id=1.*padding_side"):
         model(**pairs, decoder_input_ids=ids)
+
+
+def test_padding_that_is_the_start_token_is_refused_in_training():
+    model = make_seq2seq(decoder_start_token_id=0)
+    source, ids = make_source(), torch.tensor([[0, 0, 5, 6]]).expand(5, 4)
+    with pytest.raises(ValueError, match="begin with pad_token_id=0 before decoder_start_token_id=0"):
+        model.train()(**source, decoder_input_ids=ids)
+    assert_finite(model.eval()(**source, decoder_input_ids=ids).logits)  # generation may write padding first
 
 
 # Outputs.
