@@ -12,12 +12,13 @@ BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "benchmark.py"
 
 
 @pytest.fixture
-def benchmark() -> ModuleType:
+def benchmark(monkeypatch) -> ModuleType:
     """The script, imported, with batches of two texts."""
+    monkeypatch.syspath_prepend(BENCHMARK.parent)
+    monkeypatch.setattr("texts.BATCH_SIZE", 2)
     spec = util.spec_from_file_location("benchmark", BENCHMARK)
     module = util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.BATCH_SIZE = 2
     return module
 
 
