@@ -17,6 +17,7 @@ MODELS = {
     "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": plainformer.PlainformerForQuestionAnswering,
     "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES": plainformer.PlainformerForMultipleChoice,
 }
+SEQ2SEQ_MODELS = {"MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": plainformer.PlainformerForConditionalGeneration}
 
 VARIANTS = {
     f"{kind.capitalize()}{'Pre' if pre_norm else 'Post'}Norm": {"position_embedding_type": kind, "pre_norm": pre_norm}

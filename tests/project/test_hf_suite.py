@@ -74,14 +74,13 @@ def test_adapter_names_every_class_and_every_variant():
     subject = load(ROOT / "tests" / "hf_suite" / "subject.py")
     exported = {getattr(plainformer, name) for name in plainformer.__all__}
     models = {thing for thing in exported if isinstance(thing, type) and issubclass(thing, PreTrainedModel)}
-    # Their suite is not run on the encoder-decoder yet: its own tests are in tests/seq2seq.
-    without = {plainformer.PlainformerPreTrainedModel, plainformer.PlainformerForConditionalGeneration}
-    assert set(subject.MODELS.values()) == models - without
+    adapted = {*subject.MODELS.values(), *subject.SEQ2SEQ_MODELS.values()}
+    assert adapted == models - {plainformer.PlainformerPreTrainedModel}
 
     variants = [(choice["position_embedding_type"], choice["pre_norm"]) for choice in subject.VARIANTS.values()]
     assert sorted(variants) == sorted(product(POSITION_KINDS, (False, True)))
     for choices in subject.VARIANTS.values():
-        plainformer.PlainformerConfig(**subject.TINY, **choices)
+        plainformer.PlainformerSeq2SeqConfig(**subject.TINY, **choices)
 
 
 def test_their_tests_are_laid_out_beside_ours(suite, archive, tmp_path):

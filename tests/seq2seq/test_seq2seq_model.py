@@ -229,7 +229,9 @@ def test_logits_of_training_are_those_of_labels():
     full = make_seq2seq(sparse_prediction=False).train()(**pairs)
     assert_same((full.logits, full.loss), (expected.logits, expected.loss))
     loss = nn.functional.cross_entropy(expected.logits.flatten(0, 1), pairs["labels"].flatten())
-    assert_same(expected.loss, loss)  # a function of the logits that are handed out
+    assert_same(expected.loss, loss)
+    parts = [torch.autograd.grad(one, expected.logits, retain_graph=True)[0] for one in (expected.loss, loss)]
+    assert_same(*parts)  # it is a function of the logits that are handed out
 
 
 # The decoder's own input.
@@ -304,6 +306,20 @@ def test_padding_that_is_the_start_token_is_refused_in_training():
     with pytest.raises(ValueError, match="begin with pad_token_id=0 before decoder_start_token_id=0"):
         model.train()(**source, decoder_input_ids=ids)
     assert_finite(model.eval()(**source, decoder_input_ids=ids).logits)  # generation may write padding first
+
+
+def test_the_other_configuration_is_refused():
+    config = seq2seq_config()
+    with pytest.raises(ValueError, match=r"is that of an encoder-decoder.*config.encoder_config\(\)"):
+        PlainformerModel(config)
+    with pytest.raises(ValueError, match="PlainformerConfig for .* says nothing of a decoder"):
+        PlainformerForConditionalGeneration(config.encoder_config())
+
+
+def test_a_batch_of_no_texts():
+    model, none = make_seq2seq(), torch.zeros(0, 3, dtype=torch.long)
+    for use_cache in (True, False):
+        assert model(none, decoder_input_ids=none, use_cache=use_cache).logits.shape == (0, 3, 50)
 
 
 # Outputs.
