@@ -6,7 +6,7 @@
 Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
 their numbers; if the sides differ, the benchmark stops. Some rows have no such column: memory (the models are those of
 the rows of time), `share-of-limit` and `cache` (there is one model only), kinds of position (they compute different
-numbers) and int8 (the cosines of its pooled outputs are checked instead). Training rows have dropout on; their check
+numbers) and `fast-...` (the cosines of their pooled outputs are checked instead). Training rows have dropout on; their check
 has dropout off. The table goes to the terminal, and every measurement to a JSON file.
 """
 
@@ -37,7 +37,8 @@ from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassificat
 
 from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, for_inference, from_bert
 
-LEAST_COSINE = 0.99  # mean cosine of pooled outputs in int8 with those in float32
+# Mean cosine of the pooled outputs in a type with those in float32.
+LEAST_COSINE = {"float32": 0.99999, "bfloat16": 0.9999, "int8": 0.99}
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
 HEADS = {
@@ -69,10 +70,14 @@ def inference_shuffled(repeats: int, device: str) -> dict[str, Any]:
 
 def inference_sorted(repeats: int, device: str) -> dict[str, Any]:
     """The same with batches sorted by length: nearly nothing to gain from padding."""
+    return compare(minilm_sides(device), sorted_batches(device), infer, repeats)
+
+
+def sorted_batches(device: str) -> list[Batch]:
+    """Every eighth of 64 batches that are sorted by length."""
     tokenizer = load_tokenizer()
     texts = sorted(reviews()[: 64 * BATCH_SIZE], key=lambda text: len(tokenizer.tokenize(text)))
-    batches = make_batches(texts, device)[::8]
-    return compare(minilm_sides(device), batches, infer, repeats)
+    return make_batches(texts, device)[::8]
 
 
 def inference_equal(repeats: int, device: str) -> dict[str, Any]:
@@ -141,23 +146,42 @@ def peak_of(shape: str, side: int, device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def int8(repeats: int, device: str) -> dict[str, Any]:
-    """MiniLM in int8 on the CPU, shuffled batches, against BERT in float32."""
+def _fast(dtype: str, repeats: int) -> dict[str, Any]:
+    """BERT in float32 against `for_inference` in a type: shuffled batches, and sorted ones in a note."""
     bert, ours = minilm_sides("cpu")
-    quantised = for_inference(ours, "int8")
-    with warnings.catch_warnings():  # torch warns that this function is deprecated
-        warnings.simplefilter("ignore")
-        bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})
+    fast = for_inference(ours, dtype)
     batches = make_batches(reviews()[: 8 * BATCH_SIZE], "cpu")
     texts = {"Chinese": batches[:2], "English": make_batches(english_reviews()[: 2 * BATCH_SIZE], "cpu")}
-    cosines = {name: [_cosine(side, ours, texts[name]) for side in (quantised, bert_int8)] for name in texts}
-    if min(mine for mine, _ in cosines.values()) < LEAST_COSINE:
-        raise RuntimeError(f"Cosines below {LEAST_COSINE}, in int8 of ours and of BERT: {cosines}")
-    in_int8 = in_turn(infer(bert_int8, batches), infer(quantised, batches), repeats)
-    notes = [f"cosine with float32, {name}: ours {mine:.4f}, BERT {its:.4f}" for name, (mine, its) in cosines.items()]
-    notes.append("against BERT in int8: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**in_int8))
-    row = in_turn(infer(bert, batches), infer(quantised, batches), repeats)
-    return {**row, "cosines": cosines, "against int8": in_int8, "notes": notes}
+    cosines = {name: _cosine(fast, ours, texts[name]) for name in texts}
+    if min(cosines.values()) < LEAST_COSINE[dtype]:
+        raise RuntimeError(f"Cosines below {LEAST_COSINE[dtype]} in {dtype}: {cosines}")
+    notes = [f"cosine with float32, {name}: {cosine:.5f}" for name, cosine in cosines.items()]
+    others = {"sorted": in_turn(*(infer(side, sorted_batches("cpu")) for side in (bert, fast)), repeats)}
+    notes.append("sorted batches: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**others["sorted"]))
+    if dtype == "int8":
+        with warnings.catch_warnings():  # torch warns that this function is deprecated
+            warnings.simplefilter("ignore")
+            bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})
+        others["int8"] = in_turn(infer(bert_int8, batches), infer(fast, batches), repeats)
+        notes.append("against BERT in int8: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**others["int8"]))
+        notes += [f"cosine of BERT in int8, {name}: {_cosine(bert_int8, ours, texts[name]):.5f}" for name in texts]
+    row = in_turn(infer(bert, batches), infer(fast, batches), repeats)
+    return {**row, "cosines": cosines, "others": others, "notes": notes}
+
+
+def fast_float32(repeats: int, device: str) -> dict[str, Any]:
+    """MiniLM through `for_inference` on the CPU, shuffled batches, against BERT in float32."""
+    return _fast("float32", repeats)
+
+
+def fast_bfloat16(repeats: int, device: str) -> dict[str, Any]:
+    """The same in bfloat16."""
+    return _fast("bfloat16", repeats)
+
+
+def fast_int8(repeats: int, device: str) -> dict[str, Any]:
+    """The same in int8."""
+    return _fast("int8", repeats)
 
 
 def _cosine(model: nn.Module, other: nn.Module, batches: list[Batch]) -> float:
@@ -229,7 +253,9 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "masked-lm-base-memory": masked_lm_base_memory,
     "masked-lm-base": masked_lm_base,
     "classification": classification,
-    "int8": int8,
+    "fast-float32": fast_float32,
+    "fast-bfloat16": fast_bfloat16,
+    "fast-int8": fast_int8,
     "share-of-limit": limit_ratio,
     "padding": padding,
     **PAIR_ROWS,

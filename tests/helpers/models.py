@@ -52,6 +52,8 @@ VARIANTS = {
     f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
     for kind, pre_norm in zip([next(iter(POSITION_KINDS)), *POSITION_KINDS], cycle((True, False)), strict=False)
 }
+# Every position kind and every norm placement; each kind with one placement, as the two do not interact.
+KIND_AND_NORM = dict(list(VARIANTS.items())[2 * index + index % 2] for index in range(len(POSITION_KINDS)))
 
 
 def short_name(model_class: type) -> str:

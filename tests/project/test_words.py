@@ -28,6 +28,7 @@ BETTER_WORDS_AS_WRITTEN = {"UNLABELLED": "IGNORE_INDEX", "Count": "num_items_in_
 KINDS_ELSEWHERE = {
     ("plainformer/configuration_plainformer.py", "learned"): "the default of `position_embedding_type`",
     ("scripts/addition.py", "sinusoidal"): "the default of its flag",
+    ("plainformer/inference/packed.py", "none"): "no activation, as oneDNN calls it",
 }
 # Options of others that take the word "none".
 NO_KINDS = {"reduction": "of torch's losses", "report_to": "of transformers' TrainingArguments"}
