@@ -6,8 +6,8 @@
 Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
 their numbers; if the sides differ, the benchmark stops. Some rows have no such column: memory (the models are those of
 the rows of time), `share-of-limit` and `cache` (there is one model only), kinds of position (they compute different
-numbers) and `fast-...` (the cosines of their pooled outputs are checked instead). Training rows have dropout on; their check
-has dropout off. The table goes to the terminal, and every measurement to a JSON file.
+numbers) and `fast-...` (the cosines of their pooled outputs are checked instead). Training rows have dropout on; their
+check has dropout off. The table goes to the terminal, and every measurement to a JSON file.
 """
 
 import argparse

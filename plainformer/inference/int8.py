@@ -13,7 +13,6 @@ Shapes: E hidden size, O output size; [*] is a layout's leading dimensions, [T] 
 
 import warnings
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
