@@ -11,7 +11,7 @@ The model starts from an encoder, a BERT, an encoder-decoder, or random weights.
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from datasets import Dataset, DatasetDict
@@ -26,6 +26,7 @@ from plainformer.recipes.generation import GeneratingTrainer, make_measure, make
 from plainformer.recipes.label_lists import with_lists
 from plainformer.recipes.metrics import TEXT_METRICS, find_text_metrics
 from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.reading import find_special, report_reading, report_special, sort_sources, sort_targets
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import finish, launch, train_and_evaluate
@@ -33,6 +34,9 @@ from plainformer.recipes.truncation import are_cut, report_truncation
 
 SOURCE_COLUMNS = ("source", "input", "text", "question", "word", "article", "document")
 TARGET_COLUMNS = ("target", "output", "summary", "answer", "pronunciation", "translation", "highlights")
+
+UNKNOWN_SOURCES = "sources are nothing but characters that the vocabulary lacks"
+UNKNOWN_TARGETS = "targets hold characters that the vocabulary lacks, and can never be written"
 
 
 @dataclass
@@ -67,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = read_splits(run)
     source, target = find_columns(data, data_args)
     columns.check_texts(data, data_args, [source])
-    data = read_targets(data, data_args, target)
+    data = read = read_targets(data, data_args, target)
 
     # 3. The rows that are used; in training one for each target
     data = cut(data, data_args, training_args.seed, same=[source])
@@ -79,9 +83,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     tokenizer = load_tokenizer_for(run, lambda: read_all_texts(data["train"], source, target))
     model = load_model(run, tokenizer, **find_decoder_fields(run, tokenizer))
     set_generation(model, data_args)
+    refuse_special_targets(read, data_args, target, tokenizer, end_of(model))
+    report_special(data, [source], tokenizer, run, "sources")
 
     # 5. Token ids; what is predicted is sorted, the longest sources first, so that a batch has little padding
     inputs = map_splits(data, make_tokenize(tokenizer, data_args, source, target, model), run)
+    inputs = report_reading(inputs, data, read, [source], "source_kind", tokenizer, run, UNKNOWN_SOURCES)
+    inputs = report_reading(inputs, data, read, [target], "target_kind", tokenizer, run, UNKNOWN_TARGETS)
     inputs = {split: report_lengths(rows, split, run) for split, rows in inputs.items()}
     orders = {split: sort_by_length(rows) for split, rows in inputs.items() if split != "train"}
     inputs |= {split: inputs[split].select(order) for split, order in orders.items()}
@@ -149,6 +157,19 @@ def as_targets(value: Any, delimiter: str | None = None) -> list[str] | None:
     return [part.strip() for part in parts if part.strip()]
 
 
+def refuse_special_targets(
+    read: DatasetDict, data_args: Seq2SeqArguments, column: str, tokenizer: PreTrainedTokenizerBase, end: int
+) -> None:
+    """Raise a DataError for targets with the text of a special token: what is written ends there, or leaves it out."""
+    special = list(filter(None, (*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(end))))
+
+    def explain(row: dict[str, Any]) -> str:
+        return f"The first is {find_special(row[column], special)[0]}."
+
+    problem = f"{column!r} holds the text of a special token, which cannot be written. Write it otherwise."
+    columns.check_rows(read, data_args, [column], lambda texts: find_special(texts, special), problem, explain)
+
+
 def give_each_target_a_row(rows: Dataset, source: str, target: str) -> Dataset:
     """One row for each target of a source."""
 
@@ -212,7 +233,7 @@ def end_of(model: PreTrainedModel) -> int:
 def make_tokenize(
     tokenizer: PreTrainedTokenizerBase, data_args: Seq2SeqArguments, source: str, target: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
-    """The function from rows, in columns, to what the model takes, and whether source and target were cut.
+    """The function from rows, in columns, to what the model takes, and what it read and cut of source and target.
 
     Labels are the ids of a row's first target with the end token, and without the start token: the model puts it first.
     """
@@ -222,11 +243,14 @@ def make_tokenize(
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
         encoded = tokenizer(rows[source], truncation=True, max_length=length)
         inputs = {**encoded, "source_is_cut": are_cut(tokenizer, [rows[source]], encoded, length)}
+        inputs["source_kind"] = sort_sources(tokenizer, encoded["input_ids"])
         if target in rows:
-            firsts = [texts[0] for texts in rows[target]]
-            ids = tokenizer(firsts, add_special_tokens=False, verbose=False)["input_ids"]
-            inputs["labels"] = [[*row[: target_length - 1], end] for row in ids]
-            inputs["target_is_cut"] = [len(row) > target_length - 1 for row in ids]
+            texts = list(chain.from_iterable(rows[target]))
+            ids = iter(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+            encoded = [list(islice(ids, len(texts))) for texts in rows[target]]
+            inputs["labels"] = [[*first[: target_length - 1], end] for first, *_ in encoded]
+            inputs["target_is_cut"] = [len(first) > target_length - 1 for first, *_ in encoded]
+            inputs["target_kind"] = sort_targets(tokenizer, encoded)
         return inputs
 
     return tokenize

@@ -38,7 +38,7 @@ from plainformer import (
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.generation import make_measure, make_write
 from plainformer.recipes.metrics import edit_distance, find_text_metrics, score_texts
-from plainformer.tokenization_plainformer import train_tokenizer
+from plainformer.tokenization_plainformer import SPECIAL_TOKENS, train_tokenizer
 
 LETTERS = "abcdef"
 FAST = ["--learning_rate", 1e-2, "--initializer_range", 0.2, "--per_device_train_batch_size", 32]
@@ -261,6 +261,39 @@ def test_bad_flags(run, files, flags, error):
 def test_bad_rows(run, tmp_path, rows, error):
     with pytest.raises(DataError, match=error):
         run("--train_file", write(tmp_path / "bad.jsonl", rows), *TINY)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([("a", "b"), ("a", "b [SEP] c")], r"'target' holds the text of a special token.*line 2. The first is \[SEP\]"),
+        ([("a", ["b", "[UNK]"])], r"'target' holds the text of a special token.*line 1. The first is \[UNK\]"),
+        ([("a", ["b"]), ("a", ["b", "\u200d"])], r"leaves nothing of 'target'.*line 2"),
+        ([("a", "b"), ("\u200d", "b")], r"leaves nothing of 'source'.*line 2"),
+    ],
+)
+def test_targets_that_cannot_be_written(run, tmp_path, rows, error):
+    """The whole file is looked at, also what is cut off to evaluate on."""
+    train = write(tmp_path / "t.jsonl", [{"source": source, "target": target} for source, target in rows])
+    with pytest.raises(DataError, match=error):
+        run("--train_file", train, *TINY)
+
+
+def test_characters_that_the_vocabulary_lacks(run, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_seq2seq, "train_and_evaluate", lambda *args, **options: ({}, None))
+    rows = [{"source": "a [MASK]", "target": ["\u65e5"]}, {"source": "\u65e5", "target": ["A", "A \u65e5"]}]
+    other = write(tmp_path / "other.jsonl", rows)
+    run("--train_file", files[1], "--validation_file", other, *TINY)
+    printed = capsys.readouterr().out
+    assert "validation: 1 of 2 targets hold characters that the vocabulary lacks, and can never be" in printed
+    assert (
+        "validation: 1 of 2 sources are nothing but characters that the vocabulary lacks, such as '\u65e5'" in printed
+    )
+    assert "validation: 1 of 2 sources hold the text of a special token, such as [MASK]" in printed
+    vocab = write(tmp_path / "vocab.txt", "\n".join([*SPECIAL_TOKENS, "a"]))
+    bad = write(tmp_path / "bad.jsonl", [{"source": "a", "target": "\u65e5"}])
+    with pytest.raises(RecipeError, match="train: 1 of 1 targets hold .*--tokenizer_name, or leave that out"):
+        run("--train_file", bad, "--tokenizer_name", vocab, *TINY, out="bad")
 
 
 def test_predicts_rows_without_targets(run, files, tmp_path):
