@@ -88,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = set_measured_apart(data, label, lambda value: not as_labels(value), run, may_be_empty=problem_type == MULTI)
 
     # 4. Tokenizer and model
-    tokenizer = load_tokenizer_for(run, lambda: chain(*(read_column(data["train"], column) for column in texts)))
+    tokenizer = load_tokenizer_for(
+        run, lambda: chain(*(read_column(data["train"], column) for column in texts)), len(texts)
+    )
     fields = {"problem_type": problem_type, **({} if names else {"num_labels": 1})}
     model = load_model(run, tokenizer, names, **fields)
     report_special(data, texts, tokenizer, run, "texts")

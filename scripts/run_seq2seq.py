@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     arguments = parse_args(Seq2SeqArguments, argv, __doc__, per_device_eval_batch_size=64)
     run = open_run("run_seq2seq", arguments, PlainformerForConditionalGeneration)
     _, data_args, training_args = arguments
-    check_at_least(data_args, max_seq_length=1, max_target_length=2, max_new_tokens=1, num_beams=1)
+    check_at_least(data_args, max_seq_length=2, max_target_length=2, max_new_tokens=1, num_beams=1)
     metric_names = find_text_metrics(data_args.metrics)
     choose_metric(data_args, training_args, metric_names)
 

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,17 @@ LOWER_IS_BETTER = (
 BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "initializer_range")
+# Numbers of transformers' own arguments that are checked here: it would notice them late, or not at all.
+AT_LEAST_1 = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "max_steps"),
+    *("preprocessing_num_workers", "eval_accumulation_steps"),
+)
+AT_LEAST_0 = (
+    *("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "warmup_ratio", "max_grad_norm", "eval_delay"),
+    *("dataloader_num_workers", "label_smoothing_factor"),
+)
+ABOVE_0 = ("num_train_epochs", "logging_steps", "eval_steps", "save_steps")
+BELOW_1 = ("adam_beta1", "adam_beta2", "warmup_ratio", "label_smoothing_factor")
 KINDS_HELP = ", ".join(f"{name} ({kind.summary})" for name, kind in POSITION_KINDS.items())
 
 
@@ -157,6 +169,7 @@ def parse_args(
     given = _given(parser, sys.argv[1:] if argv is None else [str(word) for word in argv])
     if not given.get("output_dir"):
         raise RecipeError("--output_dir is missing: say where the model goes.")
+    _check_numbers(given)
     values = {**_general_defaults(given), **defaults, **given}
     try:
         model_args, data_args, training_args = parser.parse_dict(_evaluation_defaults(values) | values)
@@ -233,6 +246,23 @@ def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
         steps = values.get("eval_steps", values.get("save_steps", 500))
         defaults |= {"eval_steps": steps, "save_steps": steps}
     return defaults
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
+    """Raise a RecipeError for numbers that no training can use. -1 is how `max_steps` is left open."""
+    for name, value in given.items():
+        if not isinstance(value, (int, float)) or (name, value) == ("max_steps", -1):
+            continue
+        if name in AT_LEAST_1 and value < 1:
+            raise RecipeError(f"--{name} {value}: give a whole number of at least 1.")
+        if name in AT_LEAST_0 and not 0 <= value < math.inf:
+            raise RecipeError(f"--{name} {value}: give a number of at least 0.")
+        if name == "seed" and not 0 <= value < 2**32:
+            raise RecipeError(f"--seed {value}: give a whole number from 0 to {2**32 - 1}.")
+        if name in ABOVE_0 and not 0 < value < math.inf:
+            raise RecipeError(f"--{name} {value}: give a number above 0.")
+        if name in BELOW_1 and not 0 <= value < 1:
+            raise RecipeError(f"--{name} {value}: give a number from 0 to below 1.")
 
 
 def _check_together(model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:

@@ -23,18 +23,21 @@ ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_drop
 LENGTHS = ("max_seq_length", "max_target_length", "max_new_tokens")  # the flags that positions limit
 
 
-def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerBase:
-    """That of the continued checkpoint, `--tokenizer_name`, the model's, or a new one, trained on `read_texts()`."""
+def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]], columns: int = 1) -> PreTrainedTokenizerBase:
+    """That of the continued checkpoint, `--tokenizer_name`, the model's, or a new one, trained on `read_texts()`.
+
+    `columns` is 2 where rows are pairs of texts, which need more room (`--max_seq_length`).
+    """
     model_args = run.model_args
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     length = model_args.max_position_embeddings or 512
     options = {"do_lower_case": not model_args.cased, "strip_accents": model_args.strip_accents}
     options["model_max_length"] = length
     try:
-        if source is None:  # which looks for lost marks itself
+        if source is None:
             options |= {"split_digits": model_args.split_digits, "show_progress": run.is_main}
-            return train_tokenizer(read_texts(), model_args.vocab_size, **options)
-        if os.path.isfile(source):
+            tokenizer = train_tokenizer(read_texts(), model_args.vocab_size, **options)
+        elif os.path.isfile(source):
             tokenizer = load_tokenizer(source, **options)
         else:
             # A BERT tokenizer needs no code of a checkpoint, and False keeps transformers from asking.
@@ -43,6 +46,9 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> Pre
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
+    _check_room(tokenizer, run.data_args.max_seq_length, columns)
+    if source is None:  # a new one knows all characters, and has looked for lost marks itself
+        return tokenizer
     _check_unknown(tokenizer, source)
     if run.training_args.do_train and run.is_main:
         _report_lost_marks(run, tokenizer, source, read_texts)
@@ -58,6 +64,14 @@ def _check_unknown(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
         raise RecipeError(
             f"the tokenizer of {source} has no entry for what it does not know ({error}). {remedy}."
         ) from error
+
+
+def _check_room(tokenizer: PreTrainedTokenizerBase, length: int | None, columns: int) -> None:
+    """Raise a RecipeError where no token of a text fits into `length`: tokenizers ignore a limit that is too small."""
+    special = tokenizer.num_special_tokens_to_add(pair=columns == 2)
+    if length is not None and length < special + columns:
+        needs = f"{special} are special tokens, and each text needs one of its own"
+        raise RecipeError(f"--max_seq_length {length}: give a whole number of at least {special + columns}: {needs}.")
 
 
 def _report_lost_marks(

@@ -156,7 +156,7 @@ def test_a_folder_in_use_is_left_alone(trained, tmp_path):
         main(["--output_dir", trained[0]])
     assert all((weights(trained[0])[name] == weight).all() for name, weight in before.items())
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RecipeError, match="cannot be a folder to write to: File exists"):
+    with pytest.raises(RecipeError, match="is a file: name a folder"):
         main(["--output_dir", tmp_path / "file"])
 
 

@@ -703,6 +703,17 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         run(*files, *TINY, out="out/thesis.txt")
 
 
+def test_folders_that_cannot_be_written(run, files, tmp_path):
+    """Nothing is left where a folder could not be made, nor where another check fails."""
+    with pytest.raises(RecipeError, match=r"--output_dir .*new cannot be written \(Not a directory\): name another"):
+        run(*files, *TINY, out="train.csv/new")
+    with pytest.raises(RecipeError, match="--cache_dir .*cannot be written"):
+        run(*files, *TINY, "--cache_dir", tmp_path / "train.csv" / "cache", out="a/b")
+    with pytest.raises(RecipeError, match="--max_seq_length 2"):
+        run(*files, *TINY, "--max_seq_length", 2, out="a/b")
+    assert not (tmp_path / "a").exists()
+
+
 # Settings
 
 
@@ -718,6 +729,16 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
         (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 positions"),
         (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
+        (
+            ["--max_seq_length", "3", "--text_column_names", "text,label"],
+            "--max_seq_length 3: give a whole number of at",
+        ),
+        (["--max_seq_length", "2"], "--max_seq_length 2: give a whole number of at least 3: 2 are special tokens"),
+        (["--max_steps", "0"], "--max_steps 0: give a whole number of at least 1"),
+        (["--num_train_epochs", "0"], "--num_train_epochs 0.0: give a number above 0"),
+        (["--learning_rate", "-1"], "--learning_rate -1.0: give a number of at least 0"),
+        (["--seed", "-1"], "--seed -1: give a whole number from 0"),
+        (["--adam_beta2", "1"], "--adam_beta2 1.0: give a number from 0 to below 1"),
         (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
         (
             ["--validation_split_percentage", "100"],
