@@ -3,6 +3,7 @@
 import difflib
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -170,6 +171,8 @@ def parse_args(
     if not given.get("output_dir"):
         raise RecipeError("--output_dir is missing: say where the model goes.")
     _check_numbers(given)
+    _check_checkpoint(given.get("model_name_or_path"))
+    _check_tokenizer(given.get("tokenizer_name"))
     values = {**_general_defaults(given), **defaults, **given}
     try:
         model_args, data_args, training_args = parser.parse_dict(_evaluation_defaults(values) | values)
@@ -263,6 +266,50 @@ def _check_numbers(given: dict[str, Any]) -> None:
             raise RecipeError(f"--{name} {value}: give a number above 0.")
         if name in BELOW_1 and not 0 <= value < 1:
             raise RecipeError(f"--{name} {value}: give a number from 0 to below 1.")
+
+
+def _check_checkpoint(source: str | None) -> None:
+    """Raise a RecipeError for a path of `--model_name_or_path` that holds no model. A Hub id is not looked up here."""
+    if source is None:
+        return
+    name, folder = f"--model_name_or_path {source}", Path(source)
+    if folder.is_file():
+        raise RecipeError(f"{name} is a file: give the folder of a checkpoint, or a Hub id.")
+    if not folder.exists():
+        if _is_path(source):
+            raise RecipeError(f"{name}: there is no such folder (looked from {os.getcwd()}).")
+        return
+    if (folder / "config.json").is_file():
+        return
+    if _has_tokenizer(folder):
+        raise RecipeError(f"{name} holds a tokenizer but no model: give it as --tokenizer_name.")
+    raise RecipeError(f"{name} holds no config.json: this is no model.{_named_checkpoint(folder)}")
+
+
+def _check_tokenizer(source: str | None) -> None:
+    """The same for `--tokenizer_name`, which may be a file too."""
+    if source is None:
+        return
+    if _is_path(source) and not os.path.exists(source):
+        raise RecipeError(f"--tokenizer_name {source}: there is no such folder or file (looked from {os.getcwd()}).")
+    if os.path.isdir(source) and not _has_tokenizer(Path(source)):
+        raise RecipeError(f"--tokenizer_name {source} holds no tokenizer: give another folder, or a vocab.txt.")
+
+
+def _is_path(source: str) -> bool:
+    """Whether it can be no Hub id, which is a name or owner/name."""
+    return source[:1] in (".", "~", os.sep) or source.endswith(os.sep) or source.count("/") > 1 or "\\" in source
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    patterns = ("tokenizer*", "vocab*", "*.model", "special_tokens_map.json")
+    return any(path.is_file() for pattern in patterns for path in folder.glob(pattern))
+
+
+def _named_checkpoint(folder: Path) -> str:
+    """` Did you mean ...?` where a run that did not end has left a checkpoint in the folder."""
+    found = sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=lambda path: len(path.name))
+    return f" Did you mean {found[-1]}?" if found else ""
 
 
 def _check_together(model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:

@@ -757,6 +757,27 @@ def test_settings_that_cannot_work(run, files, flags, message):
     assert message in str(error.value)
 
 
+def test_paths_that_hold_no_model(run, files, tmp_path):
+    """What is there instead is named, before any data is read; a name that may be one of the Hub is not looked up."""
+    for name in ("empty", "notes", "tokenizer", "stopped/checkpoint-3"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "notes" / "notes.txt", "mine")
+    write(tmp_path / "tokenizer" / "tokenizer.json", "{}")
+    write(tmp_path / "stopped" / "checkpoint-3" / "config.json", "{}")
+    for flag, name, message in (
+        ("--model_name_or_path", "nowhere", "there is no such folder"),
+        ("--model_name_or_path", "train.csv", "is a file: give the folder"),
+        ("--model_name_or_path", "empty", "holds no config.json: this is no model"),
+        ("--model_name_or_path", "notes", "holds no config.json: this is no model"),
+        ("--model_name_or_path", "stopped", "this is no model. Did you mean .*checkpoint-3?"),
+        ("--model_name_or_path", "tokenizer", "holds a tokenizer but no model: give it as --tokenizer_name"),
+        ("--tokenizer_name", "nowhere", "there is no such folder or file"),
+        ("--tokenizer_name", "notes", "holds no tokenizer"),
+    ):
+        with pytest.raises(RecipeError, match=f"{flag} {tmp_path / name}.*{message}"):
+            run(*files, flag, tmp_path / name)
+
+
 def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
     """Not to predict with, and not as the start of a classifier, though names and shape agree."""
     texts = train_tokenizer([row["text"] for row in make_rows(24)], show_progress=False, model_max_length=16)
