@@ -21,9 +21,10 @@ from plainformer import PlainformerForConditionalGeneration
 from plainformer.recipes import columns
 from plainformer.recipes.arguments import DataArguments, check_at_least, choose_metric, flag, parse_args
 from plainformer.recipes.columns import find_column, labelled_splits, read_column
+from plainformer.recipes.data_files import DELIMITERS, file_format
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.generation import GeneratingTrainer, make_measure, make_write
-from plainformer.recipes.label_lists import with_lists
+from plainformer.recipes.label_lists import parse_list, with_lists
 from plainformer.recipes.metrics import TEXT_METRICS, find_text_metrics
 from plainformer.recipes.models import load_model, load_tokenizer_for
 from plainformer.recipes.reading import find_special, report_reading, report_special, sort_sources, sort_targets
@@ -71,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = read_splits(run)
     source, target = find_columns(data, data_args)
     columns.check_texts(data, data_args, [source])
-    data = read = read_targets(data, data_args, target)
+    data = read = read_targets(data, run, target)
 
     # 3. The rows that are used; in training one for each target
     data = cut(data, data_args, training_args.seed, same=[source])
@@ -127,25 +128,63 @@ def find_columns(data: DatasetDict, data_args: Seq2SeqArguments) -> tuple[str, s
     return source, target
 
 
-def read_targets(data: DatasetDict, data_args: Seq2SeqArguments, column: str) -> DatasetDict:
+def read_targets(data: DatasetDict, run: Run, column: str) -> DatasetDict:
     """The data with a list of texts as each target; an empty list where the test data has none.
 
     Raises:
         DataError: something else than texts; a row to train or evaluate on without a target.
     """
+    data_args = run.data_args
     problem = f"{column!r} is no text, and no list of texts. Write strings there."
     columns.check_rows(data, data_args, [column], lambda value: as_targets(value) is None, problem)
+    data = read_list_targets(data, run, column)
 
     def read(value: Any) -> list[str]:
         return as_targets(value, data_args.target_delimiter)
 
     splits = {split: column in rows.column_names for split, rows in data.items()}
+    for split in filter(splits.get, data):
+        values = read_column(data[split], column)
+        count = sum(isinstance(value, list) and len(as_targets(value)) < len(value) for value in values)
+        if count:
+            run.say(f"{split}: {count} of {len(data[split])} rows have null or empty targets in a list: left out")
     data = DatasetDict(
         {split: with_lists(data[split], column, read) if has else data[split] for split, has in splits.items()}
     )
     problem = f"{column!r} is empty. Fill these rows in or remove them."
     columns.check_rows(labelled_splits(data), data_args, [column], lambda texts: not texts, problem)
     return data
+
+
+def read_list_targets(data: DatasetDict, run: Run, column: str) -> DatasetDict:
+    """The data with lists in the place of the text cells of CSV that all hold a list of texts, as pandas writes it.
+
+    In other formats a text is a text. A file in which only some cells are so is a DataError.
+    """
+    read = {}
+    for split, rows in data.items():
+        path = run.data_args.file_of(split)
+        is_csv = path is not None and file_format(path, run.data_args.file_format) in DELIMITERS
+        cells = list(read_column(rows, column)) if is_csv and column in rows.column_names else []
+        filled = {row: cell for row, cell in enumerate(cells) if cell and cell.strip()}
+        lists = [row for row, cell in filled.items() if is_list_of_texts(cell)]
+        if lists:
+            others = sorted(filled.keys() - set(lists))
+            example, remedy = filled[lists[0]][:60], "JSON lines say which it is"
+            if run.data_args.target_delimiter:
+                problem = f"{column!r} holds a list, which --target_delimiter cannot split. Leave the flag out."
+                columns.refuse_rows(run.data_args, split, lists, problem)
+            problem = f"{column!r} is no list, and other cells are, such as {example}. Write all of them in one way"
+            columns.refuse_rows(run.data_args, split, others, f"{problem}; {remedy}.")
+            run.say(f"{split}: the text cells of {column!r} are read as lists, such as {example} ({remedy})")
+            rows = with_lists(rows, column, lambda cell: parse_list(cell) if cell and cell.strip() else [])
+        read[split] = rows
+    return DatasetDict(read)
+
+
+def is_list_of_texts(cell: str) -> bool:
+    """Whether a cell holds a list of texts in quotes. A list of numbers alone may be a text to write."""
+    return parse_list(cell) is not None and any(quote in cell for quote in "'\"")
 
 
 def as_targets(value: Any, delimiter: str | None = None) -> list[str] | None:

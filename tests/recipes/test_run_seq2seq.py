@@ -14,6 +14,7 @@ import pytest
 import run_mlm
 import run_seq2seq
 import torch
+from datasets import Dataset, DatasetDict
 from helpers.recipes import (
     NO_DROPOUT,
     ROOT,
@@ -147,6 +148,28 @@ def test_each_target_is_trained_on_and_any_is_right(run, tmp_path, monkeypatch):
 def test_what_counts_as_targets(value, expected):
     assert as_targets(value) == expected
     assert as_targets("a; b;", ";") == ["a", "b"]
+
+
+def read_cells(path: Path, cells: list, **arguments) -> list:
+    data_args = run_seq2seq.Seq2SeqArguments(train_file=str(path), **arguments)
+    data = DatasetDict(train=Dataset.from_list([{"target": cell} for cell in cells]))
+    write(path, [{"target": cell} for cell in cells])
+    return run_seq2seq.read_targets(data, SimpleNamespace(data_args=data_args, say=print), "target")["train"]["target"]
+
+
+def test_targets_in_lists(tmp_path, capsys):
+    """Text cells of CSV that all hold a list are lists, and in JSON they are texts; what is empty is counted."""
+    cells = ["['b1', 'c']", "['d']"]
+    assert list(read_cells(tmp_path / "t.csv", cells)) == [["b1", "c"], ["d"]]
+    assert "train: the text cells of 'target' are read as lists, such as ['b1', 'c']" in capsys.readouterr().out
+    assert list(read_cells(tmp_path / "t.jsonl", cells)) == [[cell] for cell in cells]
+    assert list(read_cells(tmp_path / "t.csv", ["[3, 4]", "(a)"])) == [["[3, 4]"], ["(a)"]]
+    with pytest.raises(DataError, match=r"1 row of .*is no list, and other cells are, such as \['b1'.*line 3"):
+        read_cells(tmp_path / "t.csv", [cells[0], "d"])
+    with pytest.raises(DataError, match=r"--target_delimiter cannot split"):
+        read_cells(tmp_path / "t.csv", cells, target_delimiter=";")
+    assert list(read_cells(tmp_path / "t.jsonl", [["a", None], ["b", ""], ["c"]])) == [["a"], ["b"], ["c"]]
+    assert "train: 2 of 3 rows have null or empty targets in a list: left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extension", ["csv", "json", "jsonl", "parquet"])
