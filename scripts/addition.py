@@ -310,7 +310,8 @@ def answer_typed(text: str, folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         digits = None
     if digits is None:
-        raise RecipeError(f"--model {folder} holds no model of addition.py: train it with --output_dir {folder}")
+        remedy = "and the name of a new folder" if folder.exists() else folder
+        raise RecipeError(f"--model {folder} holds no model of addition.py: train one with --output_dir {remedy}")
     problem = read_typed(text, digits)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)

@@ -171,7 +171,7 @@ def parse_args(
     if not given.get("output_dir"):
         raise RecipeError("--output_dir is missing: say where the model goes.")
     _check_numbers(given)
-    _check_checkpoint(given.get("model_name_or_path"))
+    _check_checkpoint(given.get("model_name_or_path"), given.get("tokenizer_name"))
     _check_tokenizer(given.get("tokenizer_name"))
     values = {**_general_defaults(given), **defaults, **given}
     try:
@@ -268,8 +268,11 @@ def _check_numbers(given: dict[str, Any]) -> None:
             raise RecipeError(f"--{name} {value}: give a number from 0 to below 1.")
 
 
-def _check_checkpoint(source: str | None) -> None:
-    """Raise a RecipeError for a path of `--model_name_or_path` that holds no model. A Hub id is not looked up here."""
+def _check_checkpoint(source: str | None, tokenizer: str | None) -> None:
+    """Raise a RecipeError for a path of `--model_name_or_path` that holds no model, or of the two no tokenizer.
+
+    A Hub id is not looked up here.
+    """
     if source is None:
         return
     name, folder = f"--model_name_or_path {source}", Path(source)
@@ -280,6 +283,8 @@ def _check_checkpoint(source: str | None) -> None:
             raise RecipeError(f"{name}: there is no such folder (looked from {os.getcwd()}).")
         return
     if (folder / "config.json").is_file():
+        if tokenizer is None and not _has_tokenizer(folder):
+            raise RecipeError(f"{name} holds a model but no tokenizer: give one as --tokenizer_name.")
         return
     if _has_tokenizer(folder):
         raise RecipeError(f"{name} holds a tokenizer but no model: give it as --tokenizer_name.")

@@ -50,6 +50,8 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]], column
     if source is None:  # a new one knows all characters, and has looked for lost marks itself
         return tokenizer
     _check_unknown(tokenizer, source)
+    if model_args.model_name_or_path not in (None, source) and not run.checkpoint:
+        _report_other_entries(run, tokenizer)
     if run.training_args.do_train and run.is_main:
         _report_lost_marks(run, tokenizer, source, read_texts)
     return tokenizer
@@ -72,6 +74,21 @@ def _check_room(tokenizer: PreTrainedTokenizerBase, length: int | None, columns:
     if length is not None and length < special + columns:
         needs = f"{special} are special tokens, and each text needs one of its own"
         raise RecipeError(f"--max_seq_length {length}: give a whole number of at least {special + columns}: {needs}.")
+
+
+def _report_other_entries(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
+    """One line where ids of `--tokenizer_name` are other entries than in the model's own tokenizer, if it has one."""
+    source = run.model_args.model_name_or_path
+    try:
+        own = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **run.model_args.hub_options()).get_vocab()
+    except (ValueError, TypeError, OSError, KeyError):  # KeyError: what 4.57 raises where there is none
+        return
+    vocab = tokenizer.get_vocab()
+    others = [entry for entry, number in vocab.items() if own.get(entry) != number]
+    if others:
+        problem = f"{len(others)} of {len(vocab)} entries of --tokenizer_name {run.model_args.tokenizer_name}"
+        problem += f" have other ids in the tokenizer of {source}, such as {others[0]!r}"
+        run.say(f"{problem}: what the model knows of these ids is of other entries")
 
 
 def _report_lost_marks(

@@ -135,6 +135,10 @@ def test_longer_numbers_than_were_learned(text, remedy, trained):
         (["--answer", "1+2"], "--answer and --model go together"),
         (["--output_dir", "new", "--model", "old"], "--answer and --model go together"),
         (["--answer", "1+2", "--model", "nowhere"], "--model nowhere holds no model of addition.py"),
+        (
+            ["--answer", "1+2", "--model", "."],
+            "holds no model of addition.py: train one with --output_dir and the name of a",
+        ),
         (["--output_dir", "new", "--digits", 0], "--digits 0: give a number from 1 to 20"),
         (["--output_dir", "new", "--digits", 21], "--digits 21: give a number from 1 to 20"),
         (["--output_dir", "new", "--num_train_steps", 0], "--num_train_steps 0: give a whole number of at least 1"),

@@ -40,7 +40,7 @@ from helpers.recipes import (
 from run_classification import main
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import EvalPrediction, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerFast
 
 from plainformer import (
     PlainformerConfig,
@@ -56,7 +56,7 @@ from plainformer.recipes.metrics import score_multi, score_regression, score_sin
 from plainformer.recipes.models import load_model
 from plainformer.recipes.run_folder import open_run
 from plainformer.recipes.training import Terminated, launch
-from plainformer.tokenization_plainformer import train_tokenizer
+from plainformer.tokenization_plainformer import SPECIAL_TOKENS, train_tokenizer
 
 
 @pytest.fixture
@@ -771,6 +771,11 @@ def test_paths_that_hold_no_model(run, files, tmp_path):
         ("--model_name_or_path", "notes", "holds no config.json: this is no model"),
         ("--model_name_or_path", "stopped", "this is no model. Did you mean .*checkpoint-3?"),
         ("--model_name_or_path", "tokenizer", "holds a tokenizer but no model: give it as --tokenizer_name"),
+        (
+            "--model_name_or_path",
+            "stopped/checkpoint-3",
+            "holds a model but no tokenizer: give one as --tokenizer_name",
+        ),
         ("--tokenizer_name", "nowhere", "there is no such folder or file"),
         ("--tokenizer_name", "notes", "holds no tokenizer"),
     ):
@@ -928,6 +933,20 @@ def test_tokenizer_with_more_entries_than_the_model(run, files, tmp_path):
     make_bert(tmp_path / "bert")
     with pytest.raises(RecipeError, match=r"the tokenizer has \d+ entries, and the model was made for 10"):
         run(*files, "--model_name_or_path", tmp_path / "small", "--tokenizer_name", tmp_path / "bert")
+
+
+def test_tokenizer_with_other_entries_than_the_models(run, files, tmp_path, monkeypatch, capsys):
+    """Both fit the model; of one of them, other words have its ids."""
+    monkeypatch.setattr(run_classification, "train_and_evaluate", lambda *args, **options: ({}, None))
+    make_bert(tmp_path / "bert")
+    own = AutoTokenizer.from_pretrained(tmp_path / "bert", trust_remote_code=False)
+    write(tmp_path / "own.txt", "\n".join(sorted(own.get_vocab(), key=own.get_vocab().get)))
+    write(tmp_path / "other.txt", "\n".join([*SPECIAL_TOKENS, "film", "bad", "good"]))
+    for name, count in (("own", 0), ("other", 3)):
+        flags = ["--model_name_or_path", tmp_path / "bert", "--tokenizer_name", tmp_path / f"{name}.txt"]
+        run(*files, *flags, out=name)
+        line = f"3 of 8 entries of --tokenizer_name {tmp_path / 'other.txt'} have other ids in the tokenizer of"
+        assert (line in capsys.readouterr().out) == bool(count)
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi"])
