@@ -9,11 +9,10 @@ from transformers.models.auto import modeling_auto
 from plainformer import PlainformerConfig, PlainformerSeq2SeqConfig
 from plainformer.positions_plainformer import POSITION_KINDS
 
+from ...generation.test_utils import GenerationTesterMixin
 from ...test_configuration_common import ConfigTester
 from ...test_modeling_common import ModelTesterMixin
 from .subject import MODELS, SEQ2SEQ_MODELS, TINY, VARIANTS
-
-from ...generation.test_utils import GenerationTesterMixin
 
 try:
     from ...test_training_mixin import TrainingTesterMixin
