@@ -8,6 +8,7 @@ leading dimensions of a layout, real tokens or a rectangle.
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .attention_plainformer import PlainformerAttention
@@ -76,7 +77,7 @@ class PlainformerCrossAttention(PlainformerAttention):
         if cache is None:
             return key, value
         states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, S, D]
-        options = {"cache_position": layout.sources.position_ids[0]}
+        options = {"cache_position": torch.arange(key.shape[1], device=key.device)}
         states = cache.cross_attention_cache.update(*states, self.layer_index, options)
         cache.is_updated[self.layer_index] = True
         return tuple(one.transpose(1, 2) for one in states)

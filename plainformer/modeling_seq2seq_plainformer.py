@@ -9,16 +9,17 @@ Shapes: B batch, S source, L targets, N real targets, E hidden size, V vocabular
 dimensions, real tokens or a rectangle.
 """
 
+import copy
 import os
 import warnings
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .attention_plainformer import PlainformerAttention  # noqa: F401  transformers 4.57 copies only what this file imports
 from .causal_attention_plainformer import PlainformerCrossAttention  # noqa: F401
@@ -41,6 +42,8 @@ from .positions_plainformer import POSITION_KINDS  # noqa: F401
 from .pretrained_plainformer import PlainformerPreTrainedModel
 from .targets_plainformer import Targets, find_targets, read_prompts, read_targets, shift_right
 from .values_plainformer import Questions, find_indices, mask_out, refuse_other_than_tensors
+
+logger = logging.get_logger(__name__)
 
 SharedCache = EncoderDecoderCache | Cache | None
 # The output's field for the cache: "past_key_values" in older versions of transformers.
@@ -99,6 +102,11 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
     _no_split_modules = ["PlainformerLayer", "PlainformerDecoderLayer"]
 
     def __init__(self, config: PlainformerSeq2SeqConfig) -> None:
+        if not hasattr(config, "decoder_depth"):
+            raise ValueError(
+                f"The {type(config).__name__} for {type(self).__name__} says nothing of a decoder: give a "
+                "PlainformerSeq2SeqConfig."
+            )
         super().__init__(config)
         self.plainformer = PlainformerSeq2SeqEncoder(config)
         self.decoder = PlainformerDecoder(config)
@@ -335,7 +343,42 @@ class PlainformerForConditionalGeneration(PlainformerPreTrainedModel, Generation
             decoder_input_ids, decoder_attention_mask = read_prompts(*prompts, num_sources, self.config)
         given = {"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask}
         kwargs |= {name: value for name, value in given.items() if value is not None}
+        kwargs |= self.limit_length(**kwargs)
         return super().generate(inputs, *args, **kwargs)
+
+    def limit_length(
+        self,
+        decoder_input_ids: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        max_new_tokens: int | None = None,
+        max_length: int | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """The arguments of `generate` that keep a text within the model's positions, where those given do not."""
+        limit = self.target_sizes()["max_position_embeddings"]
+        if limit is None:
+            return {}
+        options = generation_config or self.generation_config
+        start = self.config.decoder_start_token_id
+        if decoder_input_ids is None:
+            begun = 1
+        else:
+            begun = decoder_input_ids.shape[1] + (start is not None and not (decoder_input_ids == start).any())
+        new = options.max_new_tokens if max_new_tokens is None else max_new_tokens
+        whole = (options.max_length if max_length is None else max_length) if new is None else begun + new
+        if whole is None or whole <= limit + 1:  # the last token is written, and never read
+            return {}
+        logger.warning(
+            f"Texts of up to {whole} tokens are asked for, but max_position_embeddings={limit} is the limit of this "
+            f"model's positions: they end after {limit + 1} tokens. Other positions, such as "
+            "position_embedding_type='sinusoidal', have no limit."
+        )
+        changed = {"max_length": limit + 1} if new is None else {"max_new_tokens": max(1, limit + 1 - begun)}
+        if generation_config is None:
+            return changed
+        changed_config = copy.deepcopy(generation_config)
+        changed_config.update(**changed)
+        return {"generation_config": changed_config}
 
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in transformers, without what only older versions pass: the cache knows where the tokens stand."""

@@ -96,8 +96,9 @@ _WITHOUT_CHOICE = {
     "there are no relative positions": "relative_attention_num_buckets relative_attention_max_distance rel_pos_bias "
     "relative_attention max_relative_positions pos_att_type position_buckets use_relative_positions alibi "
     "alibi_pos_bias use_alibi",
-    "there is no decoder": "num_decoder_layers decoder_layers decoder_attention_heads decoder_ffn_dim "
-    "decoder_embed_dim tgt_vocab_size target_vocab_size max_target_positions",
+    "only a PlainformerSeq2SeqConfig has a decoder, of num_decoder_layers, and both halves are equally wide": ""
+    "num_decoder_layers decoder_layers decoder_attention_heads decoder_ffn_dim decoder_embed_dim tgt_vocab_size "
+    "target_vocab_size max_target_positions",
     "each token attends to all others": "attention_window sliding_window local_attention global_attn_every_n_layers "
     "num_key_value_heads num_kv_heads attention_type",
     "each layer is of the same kind, and always computed": "layerdrop layer_drop encoder_layerdrop drop_path "

@@ -121,11 +121,11 @@ def count_tokens(token_mask: Tensor | None, sequence_ids: Tensor) -> Tensor:
 
 
 def refuse_packed(is_packed: bool) -> None:
-    """Raise a ValueError for a head that gives one answer per row."""
+    """Raise a ValueError for a model that gives one answer per row."""
     if is_packed:
         raise ValueError(
             "A row holds several sequences (position_ids start again, or cu_seq_lens_* or seq_idx say so), but this "
-            "head gives one answer per row. Give each sequence a row of its own: pad with DataCollatorWithPadding "
+            "model gives one answer per row. Give each sequence a row of its own: pad with DataCollatorWithPadding "
             "instead of packing."
         )
 

@@ -32,6 +32,11 @@ class PlainformerPreTrainedModel(PreTrainedModel):
     def __init__(self, config: PlainformerConfig, *inputs: Any, **kwargs: Any) -> None:
         source = f"The {type(config).__name__} for {type(self).__name__}"
         refuse_other_model_type(model_types(type(config)), self.config_class, source)
+        if hasattr(config, "encoder_config") and self.config_class.model_type == PlainformerConfig.model_type:
+            raise ValueError(
+                f"{source} is that of an encoder-decoder, and what this class saves with it would open nowhere: give "
+                "config.encoder_config()."
+            )
         config.check()
         super().__init__(config, *inputs, **kwargs)
 

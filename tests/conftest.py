@@ -1,5 +1,6 @@
 """Fixtures: the axes that a behaviour test runs over, with readable ids, and a fixed seed for every test."""
 
+import gc
 import os
 from collections.abc import Iterator
 
@@ -7,11 +8,18 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before transformers is imported, which rea
 
 import pytest
 import torch
-from helpers.models import CLASSES, HEADS, KERNELS, MODELS, SETTINGS, SUBJECTS, VARIANTS, short_name
+from helpers.models import CLASSES, HEADS, KERNELS, KIND_AND_NORM, MODELS, SETTINGS, SUBJECTS, short_name
 
 from plainformer.positions_plainformer import POSITION_KINDS
 
 torch.set_num_threads(min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen_imports() -> None:
+    """Each training calls `gc.collect`, which would look through a million objects of imported modules each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +49,9 @@ def pre_norm(request) -> bool:
     return request.param
 
 
-@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS)
+@pytest.fixture(params=KIND_AND_NORM.values(), ids=KIND_AND_NORM)
 def variant(request) -> dict:
-    """`position_embedding_type` and `pre_norm`: every position kind x norm placement."""
+    """`position_embedding_type` and `pre_norm`: every position kind, with either norm placement in turn."""
     return request.param
 
 

@@ -1,16 +1,15 @@
 """Strangers and the Hub: processes without plainformer, with empty caches, and a Hub of our own on loopback.
 
-Starting a process takes seconds, so each does many jobs.
+Starting a process takes a second, so each does many jobs.
 """
 
 import inspect
 import json
 import os
-import sys
 from pathlib import Path
 
 from helpers.hub_server import HubServer
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from plainformer.configuration_plainformer import AUTO_MAP
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,7 +87,6 @@ def run_code(
     output = home / "results.json"
     parts = ["" if package else STRANGER, COMMON, code, f'json.dump(results, open({str(output)!r}, "w"))']
     env = environment(hub, home, token) | ({"PYTHONPATH": str(ROOT)} if package else {})
-    command = [sys.executable, "-c", "\n".join(parts), *args]
-    done = run_process(command, cwd=home, env=env, timeout=600)
+    done = run_process([fast_python(), "-c", "\n".join(parts), *args], cwd=home, env=env, timeout=600)
     assert done.returncode == 0, done.stderr[-5000:]
     return json.loads(output.read_text())

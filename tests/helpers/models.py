@@ -51,6 +51,8 @@ VARIANTS = {
     for kind in POSITION_KINDS
     for pre_norm in (False, True)
 }
+# Every position kind and every norm placement; each kind with one placement, as the two do not interact.
+KIND_AND_NORM = dict(list(VARIANTS.items())[2 * index + index % 2] for index in range(len(POSITION_KINDS)))
 
 
 def short_name(model_class: type) -> str:

@@ -1,10 +1,18 @@
 """Processes that a test starts: none outlives its test, whatever keeps it."""
 
+import atexit
+import functools
 import multiprocessing
+import os
+import shutil
+import socket
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -13,6 +21,33 @@ import torch.multiprocessing as mp
 
 # Imported once, by the server that every spawned process is a fork of: in each process it would take five seconds.
 PRELOADED = ["torch.distributed.tensor", "accelerate", "plainformer"]
+
+FORKED = Path(__file__).with_name("forked.py")
+
+
+@functools.cache
+def fork_server() -> tuple[Path, subprocess.Popen | None]:
+    """An environment for Python processes that start fast, and the server of `helpers.forked`, which ends with us."""
+    if not hasattr(os, "pidfd_open"):  # not Linux
+        return Path(sys.prefix), None
+    folder = Path(tempfile.mkdtemp(prefix="forked-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    command, address = folder / "bin" / "python", folder / "socket"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{FORKED}" "{address}" "$@"\n')
+    command.chmod(0o755)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "PYTHONPATH"))}
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.fspath(address))
+        listener.listen()
+        serve = [sys.executable, FORKED, "serve", str(listener.fileno()), command]
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "pass_fds": [listener.fileno()]}
+        return folder, subprocess.Popen(serve, env={**inherited, "OMP_NUM_THREADS": "1"}, cwd="/", **streams)
+
+
+def fast_python() -> Path:
+    """An interpreter whose processes need not import torch, and whose `sys.executable` is itself."""
+    return fork_server()[0] / "bin" / "python"
 
 
 def start_process(command: list, **options) -> subprocess.Popen:

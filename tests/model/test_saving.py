@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+from itertools import cycle
 
 import pytest
 import torch
@@ -15,8 +16,8 @@ import transformers
 from helpers.axes import paired
 from helpers.models import (
     HEADS,
+    KIND_AND_NORM,
     MODELS,
-    VARIANTS,
     answers,
     make_inputs,
     make_labels,
@@ -41,8 +42,8 @@ from plainformer.positions_plainformer import POSITION_KINDS
 
 KINDS = list(POSITION_KINDS)
 # Encoder and head are saved apart: each class goes with another position kind and norm placement.
-EACH_CLASS = pytest.mark.parametrize(("model_class", "variant"), paired(MODELS, VARIANTS))
-EACH_HEAD = pytest.mark.parametrize(("head_class", "variant"), paired(HEADS, VARIANTS))
+EACH_CLASS = pytest.mark.parametrize(("model_class", "variant"), paired(MODELS, KIND_AND_NORM))
+EACH_HEAD = pytest.mark.parametrize(("head_class", "variant"), paired(HEADS, KIND_AND_NORM))
 TINY = tiny_config()
 TINY_SIZES = {
     field: getattr(TINY, field) for field in RULES if field.endswith(("_size", "_layers", "_heads", "_embeddings"))
@@ -431,7 +432,7 @@ HEADS_AND_TIES = [case for case in CLASSES_AND_TIES if case.values[0] is not Pla
     ("head_class", "tie", "variant"),
     [
         pytest.param(*case.values, variant.values[0], id=f"{case.id}-{variant.id}")
-        for case, variant in zip(HEADS_AND_TIES, paired(VARIANTS), strict=False)
+        for case, variant in zip(HEADS_AND_TIES, cycle(paired(KIND_AND_NORM)), strict=False)
     ],
 )
 def test_a_head_starts_from_the_base(head_class, tie, variant, tmp_path):
@@ -612,7 +613,7 @@ def test_a_model_that_was_built_on_meta_is_initialised_later(model_class, varian
             assert output_of(model, make_inputs(model_class)).isfinite().all()
 
 
-@pytest.mark.parametrize(("model_class", "variant", "pad_token_id"), paired(MODELS, VARIANTS, [0, 3, 49, None]))
+@pytest.mark.parametrize(("model_class", "variant", "pad_token_id"), paired(MODELS, KIND_AND_NORM, [0, 3, 49, None]))
 def test_the_padding_embedding_is_zero_and_gets_no_gradient(model_class, variant, pad_token_id):
     """With a tied decoder the row is also a row of the decoder, which learns to score that id: untied here."""
     model = model_class(tiny_config(**variant, pad_token_id=pad_token_id, tie_word_embeddings=False))

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import unicodedata
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from helpers.axes import paired
 from helpers.models import tiny_config
+from helpers.processes import fast_python
 from transformers import AutoTokenizer, BertTokenizerFast, PreTrainedTokenizerFast
 
 from plainformer import PlainformerModel, load_tokenizer, tokenization_plainformer, train_tokenizer
@@ -91,10 +91,10 @@ def write_vocab(path: Path, *lines: str) -> Path:
     return path
 
 
-def run_python(script: str, *arguments: object, **environment: str):
+def run_python(python: str | Path, script: str, *arguments: object, **environment: str):
     """What a new process prints as JSON on its last line."""
     result = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
+        [python, "-c", script, *map(str, arguments)],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -178,11 +178,9 @@ print(json.dumps([[sorted(vocabulary, key=vocabulary.get) for vocabulary in voca
     corpus.write_text(json.dumps([texts, SWITCHES[:2]]), encoding="utf-8")
     here = [entries(train(texts[::-1], 6000, **switches)) for switches in SWITCHES[:2]]  # in another order, too
     assert len(here[1]) == 6000 and any(len(entry) > 3 and entry.startswith("##") for entry in here[1])
-    with ThreadPoolExecutor() as pool:
-        there = pool.map(lambda seed: run_python(script, MODULE, corpus, PYTHONHASHSEED=seed), "01")
-        for vocabularies, imported in there:
-            assert vocabularies == here
-            assert imported == []
+    vocabularies, imported = run_python(sys.executable, script, MODULE, corpus, PYTHONHASHSEED="1")
+    assert vocabularies == here
+    assert imported == []
 
 
 def test_switches_do_what_they_say(switches):
@@ -372,7 +370,7 @@ print(json.dumps(answers))
             "cut": dict(tokenizer(ODD_TEXT * 20, ODD_TEXT * 20, truncation=True)),
         }
         expected |= {f"{name} {trust}": answer for trust in (False, True)}
-    answers = run_python(script, tmp_path / "folders", ODD_TEXT, HF_HOME=str(tmp_path / "home"))
+    answers = run_python(fast_python(), script, tmp_path / "folders", ODD_TEXT, HF_HOME=str(tmp_path / "home"))
     assert answers == expected
 
 

@@ -4,14 +4,13 @@ import importlib.util
 import io
 import os
 import subprocess
-import sys
 import tarfile
 from itertools import product
 from pathlib import Path
 
 import pytest
 import transformers
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from transformers import PreTrainedModel
 from transformers.pipelines import SUPPORTED_TASKS
 
@@ -104,7 +103,7 @@ assert theirs.FillMaskPipelineTests is ours.FillMaskPipelineTests
 assert ZeroShotClassificationPipelineTests is ours.ZeroShotClassificationPipelineTests
 print(theirs.GenerationTesterMixin.__name__, theirs.AnyToAnyPipelineTests.__name__, theirs.Other.__name__)
 """
-    output = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run([fast_python(), "-c", code], cwd=folder, check=True, capture_output=True, text=True).stdout
     assert output.split() == ["GenerationTesterMixin", "AnyToAnyPipelineTests", "Other"]
 
 
@@ -117,7 +116,7 @@ def run_theirs(tasks: list[str], tmp_path: Path, *words: str) -> subprocess.Comp
     archive = pack({"transformers-1/tests/test_pipeline_mixin.py": mixin}, tmp_path)
     (tmp_path / "laid-out").mkdir()
     return run_process(
-        [sys.executable, "-c", RUN_THEIRS, archive, tmp_path / "laid-out", "-k", "PipelineTest", *words],
+        [fast_python(), "-c", RUN_THEIRS, archive, tmp_path / "laid-out", "-k", "PipelineTest", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "scripts")])},
     )
 

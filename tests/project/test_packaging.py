@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import transformers
+from helpers.processes import fast_python
 from packaging.requirements import Requirement
 
 import plainformer
@@ -20,10 +21,10 @@ import plainformer
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_python(*args: object, cwd: Path, path: Path) -> str:
-    """What a fresh interpreter prints that finds plainformer in the folder `path` only, or finds it there first."""
+def run_python(*args: object, cwd: Path, path: Path, python: str | Path = sys.executable) -> str:
+    """What a new process prints that finds plainformer in the folder `path` only, or finds it there first."""
     return subprocess.run(
-        [sys.executable, *map(str, args)],
+        [python, *map(str, args)],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": str(path)},
         check=True,
@@ -105,7 +106,7 @@ assert plainformer.PlainformerModel is first  # an import survives being repeate
 assert transformers.AutoConfig.for_model("plainformer").model_type == "plainformer"
 print(plainformer.__file__, plainformer.__version__, importlib.metadata.version("plainformer"))
 """
-    file, version, installed_version = run_python("-c", code, cwd=tmp_path, path=site).split()
+    file, version, installed_version = run_python("-c", code, cwd=tmp_path, path=site, python=fast_python()).split()
     assert Path(file) == site / "plainformer" / "__init__.py"
     assert version == installed_version == plainformer.__version__
     saved = {path.name for path in (tmp_path / "saved").iterdir()}

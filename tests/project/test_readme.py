@@ -1,11 +1,10 @@
 """Every code block of the README does what it says."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import run_process
+from helpers.processes import fork_server, run_process
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +35,7 @@ def test_shell_blocks_are_the_two_commands() -> None:
 
 def test_the_test_command_passes_words_on_to_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment of the tests (VENV), so that nothing is installed twice."""
-    monkeypatch.setenv("VENV", sys.prefix)
+    monkeypatch.setenv("VENV", str(fork_server()[0]))
     words = "-n 0 -p no:cacheprovider tests/model/test_positions.py -k printed"
     done = run_process(["bash", "-c", f"{COMMANDS[1]} {words}"], cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

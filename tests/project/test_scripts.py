@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.processes import run_process
+from helpers.processes import fast_python, fork_server, run_process
 from helpers.scripts import run_main
 from helpers.sources import parse
 
@@ -63,7 +63,7 @@ def test_quickstart_goes_all_the_way(tmp_path):
     """
     options = [*TINY, *SHORT, "--position_embedding_type", "sinusoidal", "--pre_norm", "--output_dir", "my.model-v1"]
     command = ["bash", ROOT / "scripts" / "quickstart.sh", "what a film", *options, "a waste of time"]
-    result = run(*command, cwd=tmp_path, VENV=sys.prefix)
+    result = run(*command, cwd=tmp_path, VENV=str(fork_server()[0]))
     assert result.returncode == 0, result.stdout
     folder, output = tmp_path / "my.model-v1", result.stdout
 
@@ -88,7 +88,7 @@ def test_quickstart_goes_all_the_way(tmp_path):
     results["logits"][3][1] *= 1 + 2**-23
     (folder / "quickstart.json").write_text(json.dumps(results))
     stranger = ROOT / "scripts" / "load_as_stranger.py"
-    result = run(sys.executable, stranger, folder, "--expect", folder / "quickstart.json")
+    result = run(fast_python(), stranger, folder, "--expect", folder / "quickstart.json")
     assert result.returncode == 1
     assert "error: the logits" in result.stdout
 

@@ -10,6 +10,7 @@ from itertools import islice
 import addition
 import pytest
 from addition import draw_problems, main
+from helpers.processes import fast_python
 from helpers.recipes import ROOT, weights
 
 from plainformer import PlainformerForConditionalGeneration
@@ -54,6 +55,7 @@ def trained(tmp_path_factory):
 
         patch.setattr(addition, "train", record_training)
         patch.setattr(addition, "answer", record_answers)
+        patch.setattr("sys.executable", str(fast_python()))  # for the stranger who answers at last
         words = ["--digits", 1, "--num_train_steps", 300, "--learning_rate", 0.003, "--output_dir", folder]
         seen["exact match"] = main([*words, *TINY, "--hidden_size", 64])
     return folder, seen

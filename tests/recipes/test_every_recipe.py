@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from helpers.recipes import (
     NO_DROPOUT,
     ROOT,
@@ -117,7 +116,7 @@ def test_two_processes_train_as_one(files, tmp_path):
     }
     launcher = write(tmp_path / "train_all.py", TRAIN_ALL)
     run = run_process(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", launcher, SCRIPTS]
+        [fast_python(), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", launcher, SCRIPTS]
         + [write(tmp_path / "jobs.json", json.dumps(jobs))],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
     )
@@ -163,7 +162,7 @@ def test_other_ways_to_train_and_a_folder_to_upload(files, tmp_path, monkeypatch
         staged.append(tmp_path / "staged" / name)
     hidden = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     run = run_process(
-        [sys.executable, "-c", CHECK_ALL, ROOT / "plainformer" / "sharing", *staged],
+        [fast_python(), "-c", CHECK_ALL, ROOT / "plainformer" / "sharing", *staged],
         env={**hidden, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
     )

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from importlib.resources import files
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from helpers.models import assert_same, make_model
+from helpers.processes import fast_python
 from helpers.recipes import BERT_TEMPLATE, ROOT, fingerprint, make_documents, make_packed_rows, with_template
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
@@ -360,7 +360,7 @@ def test_masks_are_the_same_in_another_process(tokenizer):
         "from plainformer.tokenization_plainformer import load_tokenizer\n"
         "print(fingerprint([MaskingCollator(load_tokenizer(sys.argv[1]))(make_packed_rows(8, word_length=3))]))"
     )
-    command = [sys.executable, "-c", code, str(VOCAB), str(ROOT / "tests")]
+    command = [fast_python(), "-c", code, str(VOCAB), str(ROOT / "tests")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     other = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True, env=environment)
     assert other.stdout.strip() == fingerprint([MaskingCollator(tokenizer)(make_packed_rows(8, word_length=3))])

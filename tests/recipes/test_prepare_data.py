@@ -8,6 +8,7 @@ from collections import Counter
 
 import prepare_data
 import pytest
+from helpers.processes import fast_python
 from helpers.recipes import ROOT
 
 from plainformer.recipes.data_files import file_format, read_rows
@@ -202,7 +203,7 @@ def test_files_read_back_and_are_the_same_bytes_twice(prepared, run, tmp_path):
     """One file of each kind, made by two processes whose hashes differ."""
     names = ("rotten_tomatoes", "tweets_ner", QA)
     code = "import prepare_data, sys\nfor sys.argv[1:] in [p.split('=') for p in sys.argv[1:]]: prepare_data.main()"
-    command = [sys.executable, "-c", code, *(f"{name}={tmp_path / 'other' / name}" for name in names)]
+    command = [fast_python(), "-c", code, *(f"{name}={tmp_path / 'other' / name}" for name in names)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'scripts'}"}
     subprocess.run(command, check=True, capture_output=True, timeout=300, env=environment)
     for name in names:

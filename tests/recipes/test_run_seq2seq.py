@@ -4,8 +4,6 @@ import csv
 import importlib.util
 import json
 import random
-import re
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,11 +14,12 @@ import run_seq2seq
 import torch
 from helpers.recipes import (
     NO_DROPOUT,
-    ROOT,
+    SIZES,
     TINY,
     assert_same_run,
+    documented_commands,
     in_process,
-    join_lines,
+    inputs_of,
     make_bert,
     stop_at,
     weights,
@@ -153,7 +152,8 @@ def test_what_counts_as_targets(value, expected):
 def test_usual_names_in_every_format(run, tmp_path, extension):
     rows = [{"id": "1", "input": row["source"], "output": row["target"]} for row in make_pairs(8)]
     train = write(tmp_path / f"train.{extension}", rows)
-    assert run("--train_file", train, *TINY, "--max_steps", 1)["train_loss"] > 0
+    _, inputs = inputs_of(run_seq2seq, run, "--train_file", train, *TINY, out="out")
+    assert len(inputs["train"]) == 8 and inputs["train"][0].keys() >= {"input_ids", "labels"}
 
 
 def test_resumes_bit_for_bit(run, files, tmp_path, monkeypatch):
@@ -337,8 +337,7 @@ def test_what_is_written_ends_at_the_end(tokenizer):
 
 
 def test_commands_of_the_documentation(tmp_path, monkeypatch):
-    """Every command of the chapter, as printed, with a few rows and a small model."""
-    chapter = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8").split("## Text to text")[1].split("\n## ")[0]
+    """Every command of the chapter, as printed, with a few rows and a tiny model."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "outputs" / "data" / "cmudict"
     folder.mkdir(parents=True)
@@ -350,9 +349,7 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     few = "--max_train_samples 8 --max_eval_samples 4 --max_predict_samples 4 --max_steps 1 --use_cpu true"
     few += " --max_new_tokens 3 --cache_dir cache --disable_tqdm true"
     outputs = []
-    blocks = join_lines("\n".join(re.findall(r"```bash\n(.*?)```", chapter, flags=re.DOTALL)))
-    for name, command in re.findall(r"(?m)^python scripts/(\w+).py (.*)", blocks):
-        words = shlex.split(command)
+    for name, words in documented_commands("Text to text", tmp_path / "minilm"):
         if name == "prepare_data":
             assert words == ["cmudict"]
             continue
@@ -362,4 +359,4 @@ def test_commands_of_the_documentation(tmp_path, monkeypatch):
     assert [path.name for path in outputs] == ["sounds", "spellings", "sounds-pretrained", "sounds-beams"]
     assert len(read_predictions(outputs[0])) == len(read_predictions(outputs[3])) == 5
     word = "plainformer.embeddings.word_embeddings.weight"
-    assert weights(outputs[2])[word].shape == weights(outputs[1])[word].shape == (5 + 29 + 69, 256)
+    assert weights(outputs[2])[word].shape == weights(outputs[1])[word].shape == (5 + 29 + 69, SIZES["hidden_size"])

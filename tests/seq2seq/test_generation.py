@@ -10,7 +10,7 @@ import torch
 from helpers.models import assert_equal, assert_same
 from helpers.seq2seq import END, SOURCE_MASK, START, answers_of, make_pairs, make_seq2seq, make_source
 from torch import nn
-from transformers import DynamicCache, EncoderDecoderCache, StaticCache
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StaticCache
 
 from plainformer.modeling_seq2seq_plainformer import CACHE_FIELD
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
@@ -275,12 +275,20 @@ def test_attentions_and_states_of_each_step(variant):
     assert beams.cross_attentions[0][0].shape[0] == 15
 
 
-def test_generation_beyond_learned_positions_is_an_error():
+def test_generation_ends_with_learned_positions(caplog):
+    """It says so before it begins, and loses nothing that it wrote."""
     model, source = make_seq2seq(max_position_embeddings=8), make_source()
-    for options in ({}, {"use_cache": False}, {"cache_implementation": "static"}, {"num_beams": 2}):
-        with pytest.raises(ValueError, match="9 tokens long.*max_position_embeddings=8 is the limit"):
-            generate(model, source, max_new_tokens=12, eos_token_id=None, **options)
-    assert generate(model, source, max_new_tokens=8, eos_token_id=None).shape == (5, 9)
+    expected = generate(model, source, max_new_tokens=8, eos_token_id=None, do_sample=False)
+    assert expected.shape == (5, 9) and "max_position_embeddings" not in caplog.text
+    longer = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None, "decoder_start_token_id": START}
+    shapes = [{}, {"max_new_tokens": None, "max_length": 12}, {"use_cache": False}, {"cache_implementation": "static"}]
+    given = [longer | others for others in shapes]
+    for options in (*given, {"generation_config": GenerationConfig(**longer, pad_token_id=0)}):
+        assert_equal(generate(model, source, **options), expected)
+        assert "max_position_embeddings=8 is the limit of this model's positions" in caplog.text
+        caplog.clear()
+    prompt = {"decoder_input_ids": expected[:, :5], "max_new_tokens": 30, "num_beams": 2, "eos_token_id": None}
+    assert generate(model, source, **prompt).shape == (5, 9)
     longer = make_seq2seq(max_position_embeddings=8, position_embedding_type="sinusoidal")
     assert generate(longer, source, max_new_tokens=30, eos_token_id=None, do_sample=False).shape == (5, 31)
 

@@ -1,14 +1,13 @@
 """The encoder-decoder in files: saved and loaded, by strangers too, started from an encoder or a BERT, and resized."""
 
 import json
-import sys
 
 import pytest
 import torch
 import transformers
 from helpers.hub import COMMON, STRANGER
 from helpers.models import HEADS, assert_equal, assert_same, make_model, short_name
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from helpers.seq2seq import END, GREEDY, START, make_pairs, make_seq2seq, make_source, make_tokenizer
 from safetensors.torch import load_file
 from transformers import (
@@ -207,7 +206,7 @@ def test_a_stranger(tmp_path):
     ids = torch.randint(3, 50, (2, 6))
     code = "\n".join([STRANGER, COMMON, OPENED_BY_A_STRANGER])
     command = [
-        sys.executable,
+        fast_python(),
         "-c",
         code,
         str(tmp_path / "model.v1"),

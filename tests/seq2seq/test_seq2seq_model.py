@@ -308,6 +308,20 @@ def test_padding_that_is_the_start_token_is_refused_in_training():
     assert_finite(model.eval()(**source, decoder_input_ids=ids).logits)  # generation may write padding first
 
 
+def test_the_other_configuration_is_refused():
+    config = seq2seq_config()
+    with pytest.raises(ValueError, match=r"is that of an encoder-decoder.*config.encoder_config\(\)"):
+        PlainformerModel(config)
+    with pytest.raises(ValueError, match="PlainformerConfig for .* says nothing of a decoder"):
+        PlainformerForConditionalGeneration(config.encoder_config())
+
+
+def test_a_batch_of_no_texts():
+    model, none = make_seq2seq(), torch.zeros(0, 3, dtype=torch.long)
+    for use_cache in (True, False):
+        assert model(none, decoder_input_ids=none, use_cache=use_cache).logits.shape == (0, 3, 50)
+
+
 # Outputs.
 
 

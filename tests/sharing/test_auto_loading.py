@@ -16,7 +16,7 @@ import pytest
 from helpers.hub import AUTO_CLASSES, COMMON, STRANGER, TEXTS, TOKENS, digest, environment
 from helpers.hub_server import LARGE, File, HubServer, Repo
 from helpers.models import VARIANTS, make_model
-from helpers.processes import finish_process, start_process
+from helpers.processes import fast_python, finish_process, start_process
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
@@ -105,7 +105,8 @@ def start(hub: HubServer, home: Path, arguments: list[str], *prefix: str, **env:
     home.mkdir(exist_ok=True)
     lines = [f"results = {{{', '.join(f'{name!r}: {place}' for name, place in WHERE.items())}}}"]
     code = "\n".join([STRANGER, COMMON, OPEN, *lines, "print(json.dumps(results))"])
-    command = [*prefix, sys.executable, "-c", code, *arguments]
+    python = sys.executable if prefix else fast_python()  # what a prefix takes from a process is not taken from a fork
+    command = [*prefix, python, "-c", code, *arguments]
     return start_process(command, cwd=home, env={**environment(hub, home), **env})
 
 

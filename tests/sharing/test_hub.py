@@ -7,7 +7,6 @@ with empty caches, since the client reads its environment once. They take second
 import json
 import shutil
 import subprocess
-import sys
 from argparse import Namespace
 from email import message_from_string
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from helpers.hub import AUTO_CLASSES, ROOT, SCRIPTS, TEXTS, TOKENS, digest, environment, run_code
 from helpers.hub_server import HubServer
 from helpers.models import make_model
-from helpers.processes import finish_process, run_process, start_process
+from helpers.processes import fast_python, finish_process, run_process, start_process
 
 from plainformer import PlainformerForSequenceClassification, train_tokenizer
 from plainformer.positions_plainformer import POSITION_KINDS, PositionKind
@@ -135,7 +134,7 @@ class Pusher:
     def __init__(self, hub: HubServer, home: Path) -> None:
         code = UNCHECKED.format(scripts=str(SCRIPTS), report=json.dumps(REPORT))
         env = environment(hub, home) | {"PYTHONPATH": str(ROOT)}
-        self.process = start_process([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stderr=None)
+        self.process = start_process([fast_python(), "-c", code], env=env, stdin=subprocess.PIPE, stderr=None)
 
     def start(self, *words: object, token: str | None = "hf_someone", **settings) -> None:
         """Begin to push; `settings` are constants of huggingface_hub."""
@@ -274,7 +273,7 @@ def test_dry_run_checks_and_lists_and_uploads_nothing(hub, folder, tmp_path):
     script = shutil.copy(SCRIPTS / "push_to_hub.py", tmp_path / "empty")
     options = ["--dry_run", "--license", "mit", "--language", "en", "--dataset", "someone/films"]
     env = environment(hub, tmp_path / "home") | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, script, folder, "someone/dry", *options]
+    command = [fast_python(), script, folder, "someone/dry", *options]
     done = run_process(command, cwd=tmp_path / "empty", env=env, stderr=subprocess.STDOUT)
     output = done.stdout
     assert done.returncode == 0, output

@@ -10,14 +10,13 @@ import inspect
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from helpers.hub import STRANGER, digest
 from helpers.models import HEADS, MODELS, NON_DEFAULT, make_inputs, make_labels, make_model, short_name, tiny_config
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 
 import plainformer
 from plainformer import PlainformerConfig, PlainformerForSequenceClassification
@@ -107,7 +106,7 @@ class Process:
         environment |= {"HF_HOME": str(self.cache), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         if self.knows_plainformer:
             environment["PYTHONPATH"] = str(PACKAGE.parent)
-        done = run_process([sys.executable, script], cwd=self.folder, env=environment)
+        done = run_process([fast_python(), script], cwd=self.folder, env=environment)
         assert done.returncode == 0, done.stderr[-5000:]
         self.results = json.loads(output.read_text())
         return self

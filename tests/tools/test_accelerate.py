@@ -8,7 +8,7 @@ import torch
 from accelerate import cpu_offload, disk_offload
 from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from helpers.axes import paired
-from helpers.models import HEADS, MODELS, VARIANTS, answers, assert_same, make_model
+from helpers.models import HEADS, KIND_AND_NORM, MODELS, answers, assert_same, make_model
 from helpers.training import make_batch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -112,7 +112,7 @@ def place(module: nn.Module, device: str, **options) -> None:
     hook.execution_device = torch.device(device)  # now, so that it does not really move the weights
 
 
-@pytest.mark.parametrize(("head_class", "variant", "asked"), paired(HEADS, VARIANTS, ASKED))
+@pytest.mark.parametrize(("head_class", "variant", "asked"), paired(HEADS, KIND_AND_NORM, ASKED))
 @pytest.mark.parametrize("unpad_inputs", UNPADDING.values(), ids=UNPADDING)
 def test_layers_on_several_devices(head_class, variant, unpad_inputs, asked):
     """As `device_map` spreads them over GPUs: whatever follows from the mask goes where it is needed."""

@@ -12,7 +12,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForMaskedLM, Trainer, TrainingArguments
 
-from plainformer import PlainformerForMaskedLM, PlainformerModel
+from plainformer import (
+    PlainformerForMaskedLM,
+    PlainformerForQuestionAnswering,
+    PlainformerForSequenceClassification,
+    PlainformerModel,
+)
 
 TARGETS = {"q_proj-v_proj": ["q_proj", "v_proj"], "all-linear": "all-linear"}
 # What peft calls the task, and what of the head is new. It adds `classifier` by itself where the task is given, for
@@ -154,6 +159,9 @@ def test_gradient_checkpointing_with_a_frozen_base(head_class, use_reentrant):
     assert_same(*found)
 
 
+@pytest.mark.parametrize(
+    "head_class", [PlainformerForSequenceClassification, PlainformerForQuestionAnswering], ids=["labels", "positions"]
+)
 def test_trainer_evaluates_and_chooses_the_best(head_class, base_folder, tmp_path):
     """`eval_loss` is there for an adapter as for the plain model, the labels' names are found, and so is the best."""
     batch = make_batch(head_class)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from datasets import Dataset
 from helpers.axes import paired
 from helpers.hub import STRANGER
 from helpers.models import assert_same, make_model, tiny_config
-from helpers.processes import run_process
+from helpers.processes import fast_python, run_process
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer import losses
 from sentence_transformers.sentence_transformer.modules import Pooling
@@ -104,7 +103,7 @@ def test_a_stranger_opens_and_trains_what_was_saved(tokenizer, tmp_path):
     model = SentenceTransformer(save(tmp_path / "model", tokenizer), trust_remote_code=False, device="cpu")
     model.save_pretrained(os.fspath(tmp_path / "saved"))
     environment = {**os.environ, "HF_MODULES_CACHE": os.fspath(tmp_path / "modules")}
-    command = [sys.executable, "-c", TRAIN_AS_STRANGER, tmp_path / "saved", json.dumps(TEXTS), tmp_path]
+    command = [fast_python(), "-c", TRAIN_AS_STRANGER, tmp_path / "saved", json.dumps(TEXTS), tmp_path]
     done = run_process(command, env=environment)
     assert done.returncode == 0, done.stderr
     opened, trained = torch.load(tmp_path / "vectors.pt", weights_only=True)
