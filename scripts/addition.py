@@ -36,7 +36,7 @@ from plainformer.losses_plainformer import IGNORE_INDEX
 from plainformer.positions_plainformer import POSITION_KINDS
 from plainformer.recipes.arguments import KINDS_HELP
 from plainformer.recipes.errors import RecipeError
-from plainformer.recipes.run_folder import MARKER
+from plainformer.recipes.run_folder import MARKER, check_writable
 from plainformer.recipes.training import launch
 from plainformer.sharing.files import Refusal
 from plainformer.sharing.push import check_as_stranger
@@ -147,12 +147,9 @@ def check_args(args: argparse.Namespace) -> None:
 
 def open_folder(folder: Path) -> Path:
     """The new folder; a RecipeError where something would be overwritten, or nothing can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(folder.iterdir())
-    except OSError as error:
-        raise RecipeError(f"--output_dir {folder} cannot be a folder to write to: {error.strerror}.") from error
-    if not is_empty:
+    check_writable(folder, "--output_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
         raise RecipeError(f"--output_dir {folder} is not empty, and nothing is overwritten: name another.")
     return folder
 
@@ -317,7 +314,8 @@ def answer_typed(text: str, folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         digits = None
     if digits is None:
-        raise RecipeError(f"--model {folder} holds no model of addition.py: train it with --output_dir {folder}")
+        remedy = "and the name of a new folder" if folder.exists() else folder
+        raise RecipeError(f"--model {folder} holds no model of addition.py: train one with --output_dir {remedy}")
     problem = read_typed(text, digits)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)

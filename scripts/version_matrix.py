@@ -26,6 +26,8 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 WAYS = {"package": "with the package", "stranger": "as a stranger"}
 # What a stranger needs of the package is imported as a file: importing the package is what a stranger cannot do.
 SHARING = Path(__file__).resolve().parents[1] / "plainformer" / "sharing"
+# As a checkpoint of an encoder-decoder keeps it: how it generates where nothing else is said.
+GENERATION = {"num_beams": 2, "max_new_tokens": 5, "no_repeat_ngram_size": 3}
 LIST = "checkpoints.json"  # of each checkpoint, by the name of its folder: position kind, norm placement, Auto class
 
 
@@ -34,7 +36,7 @@ def list_checkpoints() -> dict[str, tuple[str, bool, str]]:
     from plainformer.configuration_plainformer import AUTO_MAP
     from plainformer.positions_plainformer import POSITION_KINDS
 
-    autos = [auto for auto in AUTO_MAP if auto != "AutoConfig"]
+    autos = [*(auto for auto in AUTO_MAP if auto != "AutoConfig"), "AutoModelForSeq2SeqLM"]
     return {
         f"{kind}-{'pre' if pre_norm else 'post'}-{auto}": (kind, pre_norm, auto)
         for kind, pre_norm, auto in product(POSITION_KINDS, (False, True), autos)
@@ -65,19 +67,32 @@ def write(folder: Path) -> None:
     import plainformer
 
     tokenizer = plainformer.train_tokenizer(TEXTS, show_progress=False, model_max_length=32)
-    sizes = {"vocab_size": len(tokenizer), "num_labels": 3, "max_position_embeddings": 32, **SIZES}
     checkpoints = list_checkpoints()
     folder.mkdir(exist_ok=True)
     (folder / LIST).write_text(json.dumps(checkpoints), encoding="utf-8")
     for name, (kind, pre_norm, auto) in checkpoints.items():
-        config = plainformer.PlainformerConfig(position_embedding_type=kind, pre_norm=pre_norm, **sizes)
+        config = make_config(auto, tokenizer, position_embedding_type=kind, pre_norm=pre_norm)
         torch.manual_seed(0)
         model = getattr(transformers, auto).from_config(config).eval()
+        if model.can_generate():
+            model.generation_config.update(**GENERATION)
         checkpoint = folder / transformers.__version__ / name
         model.save_pretrained(checkpoint)
         tokenizer.save_pretrained(checkpoint)
-        references = {**encode(tokenizer), **compute(model, tokenizer)}
+        references = {**encode(tokenizer), **compute(model, tokenizer, model.base_model)}
         (checkpoint / "expected.json").write_text(json.dumps(references), encoding="utf-8")
+
+
+def make_config(auto: str, tokenizer, **choices: Any):
+    """A small configuration for what this Auto class makes."""
+    import plainformer
+
+    sizes = {"vocab_size": len(tokenizer), "num_labels": 3, "max_position_embeddings": 32, **SIZES}
+    if auto != "AutoModelForSeq2SeqLM":
+        return plainformer.PlainformerConfig(**sizes, **choices)
+    ids = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": tokenizer.sep_token_id}
+    # Large weights, so that what is generated is not one token again and again.
+    return plainformer.PlainformerSeq2SeqConfig(**sizes, **ids, initializer_range=0.5, num_decoder_layers=1, **choices)
 
 
 # Read
@@ -110,7 +125,8 @@ def differences(checkpoint: Path, auto: str, way: str) -> list[str]:
         references = json.loads((checkpoint / "expected.json").read_text(encoding="utf-8"))
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint, trust_remote_code=trust)
         model = getattr(transformers, auto).from_pretrained(checkpoint, trust_remote_code=trust)
-        wrong = list(compare(references, {**encode(tokenizer), **compute(model, tokenizer)}))
+        encoder = transformers.AutoModel.from_pretrained(checkpoint, trust_remote_code=trust)
+        wrong = list(compare(references, {**encode(tokenizer), **compute(model, tokenizer, encoder)}))
     except Exception as error:  # whatever it is, it belongs in the table
         return [f"{type(error).__name__}: {error}"]
     home = type(model).__module__.partition(".")[0]
@@ -137,16 +153,42 @@ def encode(tokenizer) -> dict[str, list]:
     return {f"{name} of {what}": values for what, batch in batches.items() for name, values in batch.items()}
 
 
-def compute(model, tokenizer) -> dict[str, list]:
-    """Every tensor that the model gives for the pairs, as nested lists: float32 survives that bit for bit."""
+def compute(model, tokenizer, encoder) -> dict[str, list]:
+    """Every tensor that the model gives for the pairs, as nested lists: float32 survives that bit for bit.
+
+    Of an encoder-decoder also what its encoder alone gives, what it generates, and how.
+    """
     import torch
 
+    if model.can_generate():
+        return compute_answers(model, tokenizer, encoder)
     batch = tokenizer(*map(list, zip(*PAIRS, strict=True)), padding=True, return_tensors="pt")
     if type(model).__name__.endswith("MultipleChoice"):
         batch = {name: values[None] for name, values in batch.items()}  # one question with four choices
     with torch.no_grad():
-        output = model(**batch)
-    return {name: values.tolist() for name, values in output.items()}
+        return as_lists(model(**batch))
+
+
+def compute_answers(model, tokenizer, encoder) -> dict[str, list]:
+    """Of the first text of each pair as source, and the second as target."""
+    import torch
+
+    sources, targets = (tokenizer(list(texts), padding=True, return_tensors="pt") for texts in zip(*PAIRS, strict=True))
+    labels = targets["input_ids"].masked_fill(targets["attention_mask"] == 0, -100)[:, 1:]  # without [CLS]
+    with torch.no_grad():
+        forced, alone = model(**sources, labels=labels), encoder(**sources)
+    generated = {
+        "beams": model.generate(**sources),  # as the checkpoint says
+        "greedy": model.generate(**sources, num_beams=1, no_repeat_ngram_size=0, max_new_tokens=8),
+    }
+    kept = (*GENERATION, "decoder_start_token_id", "eos_token_id")
+    options = [getattr(model.generation_config, name) or 0 for name in kept]  # 0: it was not kept
+    alone = {f"{name} of the encoder alone": values for name, values in as_lists(alone).items()}
+    return {**as_lists(forced), **alone, **as_lists(generated), "generation_config": options}
+
+
+def as_lists(tensors: Any) -> dict[str, list]:
+    return {name: values.tolist() for name, values in tensors.items()}
 
 
 def distance(one: Any, other: Any) -> float:

@@ -6,7 +6,6 @@ Shapes: B batch, L length, R rows (the choices of multiple choice count as rows)
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import cycle
 from typing import NamedTuple
 from unittest import mock
 
@@ -46,11 +45,11 @@ KERNELS = ("sdpa", "eager")
 # Models that answer once per row; the others answer once per token.
 PER_ROW = (PlainformerForSequenceClassification, PlainformerForMultipleChoice)
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-# The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for. Where kind and norm placement
-# meet, they are crossed by name; elsewhere the first kind has both placements, and the others have one in turn.
+# The id of a variant, "sinusoidal-pre", and the configuration fields that it stands for.
 VARIANTS = {
     f"{kind}-{'pre' if pre_norm else 'post'}": {"position_embedding_type": kind, "pre_norm": pre_norm}
-    for kind, pre_norm in zip([next(iter(POSITION_KINDS)), *POSITION_KINDS], cycle((True, False)), strict=False)
+    for kind in POSITION_KINDS
+    for pre_norm in (False, True)
 }
 # Every position kind and every norm placement; each kind with one placement, as the two do not interact.
 KIND_AND_NORM = dict(list(VARIANTS.items())[2 * index + index % 2] for index in range(len(POSITION_KINDS)))

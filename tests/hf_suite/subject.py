@@ -36,7 +36,7 @@ TINY = {
 
 # One of their tests: why it is not asked. What it asks contradicts what Plainformer promises, or is a fault of theirs.
 SKIPPED_BY_US = {
-    "test_problem_types": "it has a classifier of one class, whose loss is always 0: Plainformer refuses that",
+    "test_problem_types": "of classifiers: one has a single class, so its loss is always 0, which Plainformer refuses",
     "test_tokenizer_mismatch_warning": "in transformers 4 it fails without sentencepiece, instead of skipping",
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "version_matrix.py"
 VERSION = transformers.__version__
 KINDS = ("learned", "none")  # a checkpoint of any kind is written and read in the same way
-ALL = len(KINDS) * 2 * len(MODELS)
+ALL = len(KINDS) * 2 * (len(MODELS) + 1)  # and the encoder-decoder
 
 
 def step(*words: object) -> subprocess.CompletedProcess:
@@ -73,15 +74,17 @@ def test_what_differs_is_named(folder, tmp_path):
         lambda e: [e.pop("last_hidden_state"), e.pop("token_type_ids of texts")],
     )
     (copy / VERSION / "learned-pre-AutoModelForMultipleChoice" / "config.json").unlink()
+    (copy / VERSION / "none-pre-AutoModelForSeq2SeqLM" / "generation_config.json").unlink()
     shutil.rmtree(copy / VERSION / "learned-post-AutoModel")
     assert step("read", copy, "package").returncode == 0
     done = step("table", copy)
     assert done.returncode == 1
-    assert f"{ALL - 6} of {ALL} equal" in done.stdout and done.stdout.endswith("6 checkpoints differ\n")
+    assert f"{ALL - 7} of {ALL} equal" in done.stdout and done.stdout.endswith("7 checkpoints differ\n")
     assert "none-pre-AutoModel: last_hidden_state differs by 1.0e-03" in done.stdout
     assert "learned-post-AutoModelForMaskedLM: input_ids of pairs differs by 1.0e+00" in done.stdout
     assert "none-post-AutoModel: extra is missing; pooler_output is missing" in done.stdout
     assert "learned-pre-AutoModel: last_hidden_state is new; token_type_ids of texts is new" in done.stdout
+    assert re.search("none-pre-AutoModelForSeq2SeqLM: beams differs by .*; generation_config differs by 5", done.stdout)
     assert "learned-pre-AutoModelForMultipleChoice: " in done.stdout
     assert "learned-post-AutoModel: FileNotFoundError: " in done.stdout
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from helpers.models import VARIANTS, assert_equal, assert_finite, assert_same, gradients
+from helpers.models import KIND_AND_NORM, assert_equal, assert_finite, assert_same, gradients
 from helpers.positions import bias_by_hand, formula, turn_by_hand
 from helpers.seq2seq import (
     END,
@@ -38,7 +38,7 @@ from plainformer.positions_plainformer import POSITION_KINDS, NoRotation
 # `torch.nn` has no attention whose queries and keys turn.
 TORCH_VARIANTS = {
     name: variant
-    for name, variant in VARIANTS.items()
+    for name, variant in KIND_AND_NORM.items()
     if POSITION_KINDS[variant["position_embedding_type"]].rotation is NoRotation
 }
 ATTENTIONS = {"self_attn": "attention", "multihead_attn": "cross_attention"}
