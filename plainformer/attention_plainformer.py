@@ -40,21 +40,21 @@ class PlainformerAttention(nn.Module):
         Args:
             layout: how the hidden states lie; None: as a rectangle [B, L, E] without padding.
         """
-        layout = layout_or_rectangle(hidden_states, layout)
-        query = self.make_queries(hidden_states, layout.position_ids)
-        key, value = self.make_keys_and_values(hidden_states, layout.position_ids)
+        layout = layout_or_rectangle(hidden_states, layout, self.config)
+        query = self.make_queries(hidden_states, layout.angles)
+        key, value = self.make_keys_and_values(hidden_states, layout.angles)
         return self.attend(query, key, value, layout, output_attentions)
 
-    def make_queries(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
-        """[*, E] -> [*, H, D]."""
+    def make_queries(self, hidden_states: Tensor, angles: Tensor | None) -> Tensor:
+        """[*, E] -> [*, H, D], turned by the position kind's angles; None for a kind that does not turn."""
         query = self.q_proj(hidden_states).unflatten(-1, (-1, self.head_size))
-        return self.rotation(query, position_ids).to(query.dtype)
+        return self.rotation(query, angles).to(query.dtype)
 
-    def make_keys_and_values(self, hidden_states: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[*, E] -> [*, H, D] each."""
+    def make_keys_and_values(self, hidden_states: Tensor, angles: Tensor | None) -> tuple[Tensor, Tensor]:
+        """[*, E] -> [*, H, D] each, the keys turned as queries are."""
         key = self.k_proj(hidden_states).unflatten(-1, (-1, self.head_size))
         value = self.v_proj(hidden_states).unflatten(-1, (-1, self.head_size))
-        return self.rotation(key, position_ids).to(value.dtype), value
+        return self.rotation(key, angles).to(value.dtype), value
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, layout: Layout, output_attentions: bool

@@ -32,9 +32,8 @@ class PlainformerCausalAttention(PlainformerAttention):
         Args:
             cache: an `EncoderDecoderCache`, to which the keys and values of these tokens are added.
         """
-        position_ids = layout.targets.position_ids
-        query = self.make_queries(hidden_states, position_ids)
-        key, value = self.make_keys_and_values(hidden_states, position_ids)
+        query = self.make_queries(hidden_states, layout.targets.angles)
+        key, value = self.make_keys_and_values(hidden_states, layout.targets.angles)
         if cache is not None:
             states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, L, D]
             options = {"cache_position": layout.targets.cache_position}  # what static caches before 5.4 go by
@@ -64,7 +63,7 @@ class PlainformerCrossAttention(PlainformerAttention):
             source_states: what the encoder computed, as the layout's sources lie.
             cache: an `EncoderDecoderCache`; the keys and values of the source are computed once and kept.
         """
-        query = self.make_queries(hidden_states, layout.targets.position_ids)
+        query = self.make_queries(hidden_states, None)
         key, value = self.read_source(source_states, layout, cache)
         return self.attend(query, key, value, layout.sources, output_attentions)
 
@@ -73,7 +72,7 @@ class PlainformerCrossAttention(PlainformerAttention):
         if cache is not None and cache.is_updated.get(self.layer_index):
             kept = cache.cross_attention_cache.layers[self.layer_index]
             return kept.keys.transpose(1, 2), kept.values.transpose(1, 2)  # [B, S, H, D]
-        key, value = self.make_keys_and_values(source_states, layout.sources.position_ids)
+        key, value = self.make_keys_and_values(source_states, None)
         if cache is None:
             return key, value
         states = (key.transpose(1, 2), value.transpose(1, 2))  # [B, H, S, D]

@@ -4,17 +4,20 @@ import copy
 import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import MISSING, Field
 from pathlib import Path
 from typing import Any
 
 from transformers import PretrainedConfig
 from transformers.activations import ACT2FN
+from transformers.utils import logging
 
 from .code_plainformer import keep_code, read_code, restore_code, write_code
 from .names_plainformer import OF_TRANSFORMERS, warn_about_unread
 from .positions_plainformer import POSITION_KINDS
+
+logger = logging.get_logger(__name__)
 
 CLASSIFIER_POOLINGS = ("cls", "mean")
 ACTIVATIONS = sorted(set(ACT2FN) - {"prelu", "xielu"})  # without those that have weights of their own
@@ -52,7 +55,7 @@ class PlainformerConfig(PretrainedConfig):
         hidden_act: its activation, a name that `transformers.activations.ACT2FN` knows.
         hidden_dropout_prob: dropout on the embeddings and on each sub-layer's output.
         attention_probs_dropout_prob: dropout on the attention weights.
-        max_position_embeddings: rows of the learned position table. Sinusoidal positions have no limit.
+        max_position_embeddings: rows of the learned position table. Other positions have no limit.
         type_vocab_size: segments that `token_type_ids` may name; 0 for none, the ids are then ignored.
         initializer_range: standard deviation of the initial weights.
         layer_norm_eps: epsilon of every LayerNorm.
@@ -61,7 +64,9 @@ class PlainformerConfig(PretrainedConfig):
         classifier_dropout: dropout before a classifier; `None` means `hidden_dropout_prob`.
         tie_word_embeddings: the masked-LM decoder shares the word embeddings.
         position_embedding_type: how a token learns its position: `"learned"` (a trained table), `"sinusoidal"`
-            (the formula of Vaswani et al. 2017) or `"none"`, the control.
+            (the formula of Vaswani et al. 2017), `"rotary"` (queries and keys turn, Su et al. 2021), `"alibi"` (scores
+            fall with the distance, Press et al. 2022), `"relative"` (a learned bias by distance, Raffel et al. 2020)
+            or `"none"`, the control.
         pre_norm: LayerNorm before each sub-layer and once after the last layer (`norm_first` in torch.nn), instead of
             after each residual sum (Vaswani et al. 2017, BERT).
         embedding_norm: LayerNorm on the summed embeddings (BERT) or none (Vaswani et al. 2017).
@@ -70,6 +75,11 @@ class PlainformerConfig(PretrainedConfig):
             real tokens.
         unpad_inputs: compute on real tokens only, where nothing else asks for the padded rectangle.
         sparse_prediction: in training, masked-LM logits only where there is a label.
+        rope_theta: base of the angles of rotary positions; the larger, the slower the slowest columns turn.
+        relative_attention_num_buckets: buckets of distances of relative positions, for keys on both sides together.
+        relative_attention_max_distance: distances from here on have the last bucket.
+        randomize_positions: N: in training the tokens of a text stand at a sorted random subset of the positions 0 to
+            N - 1 (Ruoss et al. 2023), so that a model learns positions beyond the length of its texts; 0: they count.
         kwargs: whatever `PretrainedConfig` knows (`num_labels`, `id2label`, `problem_type`, `dtype`, ...).
 
     Raises:
@@ -130,9 +140,14 @@ class PlainformerConfig(PretrainedConfig):
         classifier_pooling: str = "cls",
         unpad_inputs: bool = True,
         sparse_prediction: bool = True,
+        rope_theta: float = 10000.0,
+        relative_attention_num_buckets: int = 32,
+        relative_attention_max_distance: int = 128,
+        randomize_positions: int = 0,
         **kwargs: Any,
     ) -> None:
-        if "transformers_version" not in kwargs:  # every saved configuration has it; what a file holds is no slip
+        is_new = "transformers_version" not in kwargs  # every saved configuration has it; what a file holds is no slip
+        if is_new:
             unread = {name: value for name, value in kwargs.items() if name not in _names_of_subclasses(type(self))}
             warn_about_unread(type(self).__name__, unread, RULES)
         _read_labels(kwargs)
@@ -163,7 +178,13 @@ class PlainformerConfig(PretrainedConfig):
         self.classifier_pooling = classifier_pooling
         self.unpad_inputs = unpad_inputs
         self.sparse_prediction = sparse_prediction
+        self.rope_theta = rope_theta
+        self.relative_attention_num_buckets = relative_attention_num_buckets
+        self.relative_attention_max_distance = relative_attention_max_distance
+        self.randomize_positions = randomize_positions
         self.check()
+        if is_new:
+            _warn_about_other_kinds(self, RULES)
 
     def check(self) -> None:
         """Raise a ValueError for the first field whose value cannot work.
@@ -185,6 +206,7 @@ class PlainformerConfig(PretrainedConfig):
                 f"pad_token_id={self.pad_token_id} is outside the vocabulary (vocab_size={self.vocab_size}): "
                 "give the id of your tokenizer's padding token, or None."
             )
+        self._check_positions()
         for field in ("is_decoder", "add_cross_attention", "pruned_heads"):
             if getattr(self, field, False):
                 raise ValueError(
@@ -194,6 +216,21 @@ class PlainformerConfig(PretrainedConfig):
             raise ValueError(
                 "problem_type='single_label_classification' with num_labels=1 leaves nothing to choose: use "
                 "num_labels=2, or problem_type='regression'."
+            )
+
+    def _check_positions(self) -> None:
+        num_buckets, max_distance = self.relative_attention_num_buckets, self.relative_attention_max_distance
+        if max_distance <= num_buckets // 2:
+            raise ValueError(
+                f"relative_attention_max_distance={max_distance} is too near for relative_attention_num_buckets="
+                f"{num_buckets}: each of the first {num_buckets // 2} distances has a bucket of its own. Give "
+                f"more than {num_buckets // 2}, or fewer buckets."
+            )
+        if self.position_limit is not None and self.randomize_positions > self.position_limit:
+            raise ValueError(
+                f"randomize_positions={self.randomize_positions} is more than max_position_embeddings="
+                f"{self.max_position_embeddings}, the limit of position_embedding_type="
+                f"{self.position_embedding_type!r}: give at most as many, or raise max_position_embeddings."
             )
 
     def validate(self) -> None:
@@ -259,6 +296,7 @@ class PlainformerConfig(PretrainedConfig):
         returns_unused = kwargs.pop("return_unused_kwargs", False)
         config_dict = {"transformers_version": None, **config_dict}  # see `__init__`
         config, unused = super().from_dict(config_dict, return_unused_kwargs=True, **kwargs)
+        _warn_about_other_kinds(config, kwargs)
         if returns_unused:
             return config, unused
         warn_about_unread(cls.__name__, unused, RULES, warns_about_strange=False)  # some are meant for others
@@ -409,11 +447,36 @@ RULES: dict[str, tuple[Callable[[Any], bool], str | Callable[[], str]]] = {
     ),
     "unpad_inputs": _BOOL,
     "sparse_prediction": _BOOL,
+    "rope_theta": (lambda value: _is_positive(value) and value >= 1, "a number of at least 1"),
+    "relative_attention_num_buckets": (
+        lambda value: _is_int(value, 4) and value % 2 == 0,
+        "an even integer of at least 4",
+    ),
+    "relative_attention_max_distance": _POSITIVE_INT,
+    "randomize_positions": (lambda value: _is_int(value, 0), "an integer of at least 0 (0: positions count)"),
     "problem_type": (
         lambda value: value is None or value in PROBLEM_TYPES,
         f"None (inferred from the labels) or one of {', '.join(map(repr, PROBLEM_TYPES))}",
     ),
 }
+
+
+def _warn_about_other_kinds(config: PlainformerConfig, given: Collection[str]) -> None:
+    """Warn about fields among `given` that are set, and that the kind of positions does not read."""
+    chosen = POSITION_KINDS.get(config.position_embedding_type)
+    if chosen is None:  # a model will not be built
+        return
+    readers = {field: name for name, kind in POSITION_KINDS.items() for field in kind.fields}
+    unread = {field: f"only {name!r} reads it" for field, name in readers.items() if field not in chosen.fields}
+    if not chosen.reads_positions:
+        unread["randomize_positions"] = "it has no positions"
+    defaults = inspect.signature(PlainformerConfig.__init__).parameters
+    for field, reason in unread.items():
+        if field in given and (value := getattr(config, field)) != defaults[field].default:
+            logger.warning(
+                f"{field}={value!r} changes nothing with position_embedding_type="
+                f"{config.position_embedding_type!r}: {reason}."
+            )
 
 
 def _hint(field: str, value: Any) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .causal_attention_plainformer import PlainformerCausalAttention, PlainformerCrossAttention
-from .layouts_plainformer import record_states
+from .layouts_plainformer import prepare_positions, record_states
 from .modeling_plainformer import PlainformerMLP, as_pair, make_norm
 from .pairs_plainformer import PairLayout
 from .positions_plainformer import POSITION_KINDS
@@ -91,6 +91,7 @@ class PlainformerDecoder(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
+        self.config = config
         self.embeddings = PlainformerDecoderEmbeddings(config)
         self.layers = nn.ModuleList(PlainformerDecoderLayer(config, i) for i in range(config.decoder_depth))
         self.final_norm = make_norm(config, config.pre_norm)
@@ -118,6 +119,7 @@ class PlainformerDecoder(nn.Module):
         """
         record = record_states(layout.targets, recorded)
         hidden_states = self.embeddings(tokens, layout.targets.position_ids)
+        prepare_positions(layout.targets, self.config, hidden_states.dtype)
         attentions, cross_attentions = [], []
         for layer in self.layers:
             hidden_states = record(hidden_states)

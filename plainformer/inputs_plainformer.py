@@ -24,6 +24,7 @@ from .configuration_plainformer import PlainformerConfig
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions, count_tokens, find_sequences
+from .positions_plainformer import POSITION_KINDS, draw_positions
 from .values_plainformer import Question, Questions, check_integers, check_shape, mask_out, refuse_other_than_tensors
 
 logger = logging.get_logger(__name__)
@@ -31,7 +32,7 @@ logger = logging.get_logger(__name__)
 REMEDIES = {  # for an id that is out of range, by the field that sets the range
     "vocab_size": "Use the tokenizer that belongs to this model, or resize_token_embeddings for new tokens.",
     "max_position_embeddings": "Truncate the text, or use a model that reaches further (resize_position_embeddings, or "
-    "position_embedding_type='sinusoidal').",
+    "a position_embedding_type without a limit).",
     "type_vocab_size": "Leave token_type_ids out, or build the model with a larger type_vocab_size.",
 }
 HEAD_ARGUMENTS = ("labels", "start_positions", "end_positions")  # what heads take beyond the encoder's arguments
@@ -53,6 +54,7 @@ class Batch:
             mask did not say.
         sequence_ids: the number of each place's sequence in the batch, [B, L]; None when each row is one sequence.
         is_packed: some row is known to hold several sequences.
+        is_counted: `position_ids` are known to count the real tokens of each sequence from 0.
         lengths: how many tokens each sequence has, in order, [S]; None where all places hold tokens of one sequence a
             row, and where values cannot be read.
         labels: class ids for the head's loss, `IGNORE_INDEX` where there is none.
@@ -68,6 +70,7 @@ class Batch:
     attention_mask: Tensor | None
     sequence_ids: Tensor | None = None
     is_packed: bool = False
+    is_counted: bool = False
     lengths: list[int] | None = None
     labels: Tensor | None = None
     num_labels: int | None = None
@@ -84,6 +87,7 @@ def read_batch(
     packing: dict[str, Tensor | None],
     words: nn.Module | None,
     head_labels: HeadLabels | None = None,
+    training: bool = False,
 ) -> Batch:
     """Read the arguments of `forward`, whose documentation says what each may be.
 
@@ -92,6 +96,7 @@ def read_batch(
         packing: `cu_seq_lens_q`, `cu_seq_lens_k` and `seq_idx`.
         words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
         head_labels: the labels of a head, which are looked at together with everything else.
+        training: positions may be drawn at random, if the configuration says so.
 
     Raises:
         TypeError: something is no tensor.
@@ -104,11 +109,9 @@ def read_batch(
     sequence_ids = find_sequences(position_ids, token_mask, packing, shape, questions)
     num_sequences, lengths = ask_lengths(token_mask, sequence_ids, questions)
     known = {"shape": shape, "token_mask": token_mask, "sizes": sizes, "questions": questions}
-    if position_ids is None:
-        position_ids = count_positions(token_mask, sequence_ids, shape, device)
-        refuse_too_long(position_ids, sizes["max_position_embeddings"], questions)
-    else:
-        position_ids = read_ids("position_ids", position_ids, "max_position_embeddings", **known)
+    num_positions = config.randomize_positions if training else 0
+    counted = count_positions(token_mask, sequence_ids, shape, device)
+    position_ids, differ = read_positions(position_ids, counted, sequence_ids, num_positions, **known)
     token_type_ids = read_token_types(token_type_ids, config.type_vocab_size, device, **known)
     if inputs_embeds is not None:
         inputs_embeds = read_embeds(inputs_embeds, token_mask, words)
@@ -119,6 +122,7 @@ def read_batch(
     inputs = (input_ids, inputs_embeds, token_type_ids, position_ids)
     batch = Batch(shape, *inputs, token_mask, attention_mask, sequence_ids, labels=labels)
     batch.lengths = lengths and lengths.answer
+    batch.is_counted = position_ids is counted or (differ is not None and differ.answer == [0])
     batch.num_labels = num_labels and num_labels.answer and num_labels.answer[0]
     if sequence_ids is not None:
         decide_packing(batch, num_sequences.answer, packing["cu_seq_lens_q"])
@@ -255,6 +259,46 @@ def decide_packing(batch: Batch, num_sequences: list[int] | None, boundaries: Te
     batch.sequence_ids = batch.sequence_ids if batch.is_packed else None
 
 
+def read_positions(
+    position_ids: Tensor | None,
+    counted: Tensor,
+    sequence_ids: Tensor | None,
+    num_positions: int,
+    token_mask: Tensor | None,
+    sizes: dict[str, int | None],
+    questions: Questions,
+    shape: tuple[int, int],
+) -> tuple[Tensor, Question | None]:
+    """Position ids [B, L]: as they were given, counted, or drawn at random.
+
+    Args:
+        position_ids: as they were given; None: they were not.
+        counted: the tokens of each sequence counted from 0, [B, L].
+        sequence_ids: given where a row may be packed.
+        num_positions: draw from so many; 0: do not draw.
+
+    Returns:
+        position ids, and where they were given the question whether they are not those that are counted.
+
+    Raises:
+        ValueError: as `read_ids` and `refuse_too_long`.
+    """
+    if num_positions and (position_ids is not None or sequence_ids is not None):
+        logger.warning_once(
+            f"randomize_positions={num_positions} changes nothing here: position_ids were given, or rows are packed. "
+            "Only positions that the model counts itself, with a row for each text, are drawn at random."
+        )
+    if position_ids is not None:
+        known = {"shape": shape, "token_mask": token_mask, "sizes": sizes, "questions": questions}
+        position_ids = read_ids("position_ids", position_ids, "max_position_embeddings", **known)
+        return position_ids, questions.ask(lambda: (position_ids != counted).any())
+    refuse_too_long(counted, sizes["max_position_embeddings"], questions)
+    if not num_positions or sequence_ids is not None:
+        return counted, None
+    refuse_too_many(counted, num_positions, questions)
+    return draw_positions(counted, token_mask, num_positions), None
+
+
 def refuse_too_long(
     position_ids: Tensor,
     limit: int | None,
@@ -265,12 +309,46 @@ def refuse_too_long(
 ) -> None:
     """Raise a ValueError for more real tokens in a sequence than the model has positions, `limit`; None: no limit.
 
-    Values are asked for only where the padded length leaves a doubt. Where they cannot be read, that length counts.
-
     Args:
-        padded_length: with what is in a cache; None: it is that of `position_ids` [B, L].
+        position_ids: counted, [B, L].
+        padded_length: with what is in a cache; None: it is that of `position_ids`.
         what: the name of a sequence.
         remedy: how to make one shorter.
+    """
+    kinds = (name for name, kind in POSITION_KINDS.items() if kind.reads_positions and not kind.has_limit)
+    _ask_length(
+        position_ids,
+        limit,
+        questions,
+        f"The {what} is {{length}} tokens long, but max_position_embeddings={limit} is the limit of this model's "
+        f"positions. {remedy.format(limit=limit)} or use a model that reaches further (resize_position_embeddings, or "
+        f"a position_embedding_type without a limit: {', '.join(map(repr, kinds))}).",
+        padded_length,
+    )
+
+
+def refuse_too_many(position_ids: Tensor, num_positions: int, questions: Questions, what: str = "text") -> None:
+    """Raise a ValueError for more real tokens in a row than there are positions to draw from.
+
+    Args:
+        position_ids: counted, [B, L].
+        what: the name of a sequence.
+    """
+    _ask_length(
+        position_ids,
+        num_positions,
+        questions,
+        f"The {what} is {{length}} tokens long, but in training its positions are drawn from randomize_positions="
+        f"{num_positions}. Truncate it, set config.randomize_positions to at least {{length}}, or to 0 to count them.",
+    )
+
+
+def _ask_length(
+    position_ids: Tensor, limit: int | None, questions: Questions, message: str, padded_length: int | None = None
+) -> None:
+    """Raise a ValueError with this message for more tokens than `limit`.
+
+    Values are asked for only where the padded length leaves a doubt. Where they cannot be read, that length counts.
     """
     padded_length = position_ids.shape[1] if padded_length is None else padded_length
     if limit is None or padded_length <= limit or not position_ids.numel():
@@ -278,11 +356,7 @@ def refuse_too_long(
 
     def check(values: list[int]) -> None:
         if values[0] > limit:
-            raise ValueError(
-                f"The {what} is {values[0]} tokens long, but max_position_embeddings={limit} is the limit of this "
-                f"model's positions. {remedy.format(limit=limit)} or use "
-                "a model that reaches further (resize_position_embeddings, or position_embedding_type='sinusoidal')."
-            )
+            raise ValueError(message.format(length=values[0]))
 
     questions.ask(lambda: position_ids.amax() + 1, check, otherwise=[padded_length])
 

@@ -8,6 +8,8 @@
 it carries values from the rectangle into the layout (`gather`) and back (`scatter`), and runs attention within each
 sequence (`attend`).
 
+Before the layers, `prepare_positions` computes what all of them need of the positions.
+
 A model's layers may be spread over devices: a layout is moved with `to`, and what it is asked about is answered where
 the values lie.
 
@@ -17,19 +19,23 @@ dimensions, [T] or [B, L].
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, groupby
 
 import torch
 from torch import Tensor, nn
 
+from .configuration_plainformer import PlainformerConfig
 from .inputs_plainformer import Batch
-from .kernels_plainformer import Kernel, sdpa_attention, varlen_attention, varlen_fits
+from .kernels_plainformer import Kernel, eager_attention, sdpa_attention, varlen_attention, varlen_fits
 from .packing_plainformer import count_positions, refuse_packed
+from .positions_plainformer import POSITION_KINDS
 from .values_plainformer import at_least_float32, mask_out
 
 # A bias at or below this value masks the pair. Masks in use hold -1e9, the lowest number or -inf.
 MASKED_BIAS = torch.finfo(torch.float16).min
+
+Measure = Callable[[Tensor, Tensor], Tensor]  # ids of queries [..., Q] and of keys [..., K] -> [..., Q, K]
 
 
 @dataclass
@@ -46,7 +52,13 @@ class PaddedLayout:
             runs over nothing.
         fully_masked: the queries that may attend to no place, bool [B, 1|H, 1|L, 1]; None when there are none by
             design.
+        is_uniform: all rows are known to stand at the same positions.
+        angles: what the rotations of a position kind need, [B, L, ...].
+        measure: the distances that its biases need, from ids of queries [..., Q] and keys [..., K]; None: no bias.
+        distances: those of this batch, [1|B, L, L].
     """
+
+    is_causal = False  # whether a query sees only what is before it
 
     shape: tuple[int, int]
     position_ids: Tensor
@@ -54,6 +66,10 @@ class PaddedLayout:
     is_packed: bool = False
     attention_mask: Tensor | None = None
     fully_masked: Tensor | None = None
+    is_uniform: bool = False
+    angles: Tensor | None = None
+    measure: Measure | None = None
+    distances: Tensor | None = None
 
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> "PaddedLayout":
         """The same on another device. Tools that spread a model's layers (`device_map`) call it for each of them."""
@@ -82,7 +98,7 @@ class PaddedLayout:
 
         Args:
             query, key, value: [B, L, H, D].
-            bias: a position kind's module, position ids of queries and of keys [B, L] -> [B, H, L, L].
+            bias: a position kind's module, distances [1|B, L, L] -> [1|B, H, L, L].
 
         Returns:
             context [B, L, H, D], and the attention weights [B, H, L, L] if the kernel computes them.
@@ -98,14 +114,15 @@ class PaddedLayout:
             lowest = _lowest_bias(query)
             attention_mask = attention_mask.to(query.dtype).clamp(min=lowest, max=-lowest)
         if bias is not None:
-            scores_bias = bias(self.position_ids, self.count_keys(key.shape[2])).to(query.dtype)  # [B, H, L, L]
-            attention_mask = add_bias(attention_mask, scores_bias)
+            attention_mask = add_bias(attention_mask, as_scores(bias(self.distances), query.dtype))
+            kernel = eager_attention if hides_gradient(attention_mask, bias) else kernel
         context, weights = kernel(query, key, value, attention_mask, self.fully_masked, dropout_p)
         return context.transpose(1, 2), weights  # [B, L, H, D]
 
-    def count_keys(self, K: int) -> Tensor:
-        """The position ids of K keys, [B, K]: those of the queries, which are the same tokens."""
-        return self.position_ids
+    def measure_distances(self) -> Tensor | None:
+        """The distances of this batch, which all layers use, [1|B, L, L]."""
+        position_ids = self.position_ids[:1] if self.is_uniform else self.position_ids  # [1|B, L]
+        return self.measure(position_ids, position_ids)
 
 
 @dataclass
@@ -119,7 +136,14 @@ class UnpaddedLayout:
         indices: where each token stands in the flattened rectangle, [T].
         slots: where the token of each place of the flattened rectangle stands among the T, [B * L]; 0 at padding.
         length_buckets: (how many sequences, their length), shortest first; together they cover the T tokens.
+        is_counted: the positions of each sequence are known to count from 0.
+        angles: what the rotations of a position kind need, [T, ...].
+        measure: the distances that its biases need, as for `PaddedLayout`.
+        distances: those of the longest sequence, whose first ones are those of the others, [L, L]; None where
+            positions are not counted.
     """
+
+    is_causal = False
 
     token_mask: Tensor
     is_packed: bool
@@ -127,6 +151,10 @@ class UnpaddedLayout:
     indices: Tensor
     slots: Tensor
     length_buckets: list[tuple[int, int]]
+    is_counted: bool = False
+    angles: Tensor | None = None
+    measure: Measure | None = None
+    distances: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -170,21 +198,36 @@ class UnpaddedLayout:
 
         Args:
             query, key, value: [T, H, D].
-            bias: a position kind's module, position ids of queries and of keys [count, length] ->
-                [count, H, length, length].
+            bias: a position kind's module, distances [..., length, length] -> [..., H, length, length].
 
         Returns:
             context [T, H, D], and None: attention weights are computed on the padded rectangle.
         """
-        if bias is None and kernel is sdpa_attention and varlen_fits(query, dropout_p):
+        if bias is None and not self.is_causal and kernel is sdpa_attention and varlen_fits(query, dropout_p):
             return varlen_attention(query, key, value, self.cu_seqlens, self.length_buckets[-1][1]), None
         contexts = []
-        for position_ids, *states in self._by_length(self.position_ids, query, key, value):
+        buckets = zip(self.make_masks(bias, query), self._by_length(query, key, value), strict=True)
+        for attention_mask, states in buckets:
             batch = (one.transpose(1, 2) for one in states)  # 3 x [count, H, length, D]
-            scores_bias = None if bias is None else bias(position_ids, position_ids).to(query.dtype)
-            context, _ = kernel(*batch, scores_bias, None, dropout_p)
+            context, _ = kernel(*batch, attention_mask, None, dropout_p)
             contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
         return torch.cat(contexts), None
+
+    def make_masks(self, bias: nn.Module | None, query: Tensor) -> Iterator[Tensor | None]:
+        """What is added to the scores of each bucket: the bias, [1|count, H, length, length], or None."""
+        if bias is None:
+            yield from (None for _ in self.length_buckets)
+        elif self.distances is not None:
+            whole = as_scores(bias(self.distances), query.dtype)[None]  # [1, H, L, L]
+            yield from (whole[..., :length, :length] for _, length in self.length_buckets)
+        else:
+            for (position_ids,) in self._by_length(self.position_ids):
+                yield as_scores(bias(self.measure(position_ids, position_ids)), query.dtype)
+
+    def measure_distances(self) -> Tensor | None:
+        """The distances of the longest sequence, [L, L], where the others have the same."""
+        positions = torch.arange(self.length_buckets[-1][1], device=self.position_ids.device)
+        return self.measure(positions, positions) if self.is_counted else None
 
     def _by_length(self, *values: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """[T, ...] each -> [count, length, ...] each, for every length."""
@@ -196,6 +239,19 @@ class UnpaddedLayout:
 Layout = PaddedLayout | UnpaddedLayout
 
 
+def prepare_positions(layout: Layout, config: PlainformerConfig, dtype: torch.dtype) -> None:
+    """Compute what the layers need of the positions: once, and outside of what gradient checkpointing runs again.
+
+    Args:
+        dtype: that of the hidden states.
+    """
+    kind, dtype = POSITION_KINDS[config.position_embedding_type], at_least_float32(dtype)
+    layout.angles = kind.angles(config, layout.position_ids, dtype)
+    if kind.bias is not None:
+        layout.measure = partial(kind.distances, config, dtype=dtype, is_causal=layout.is_causal)
+        layout.distances = layout.measure_distances()
+
+
 def make_layout(batch: Batch, unpad: bool) -> Layout:
     """Decide how a batch lies when it is computed.
 
@@ -203,13 +259,13 @@ def make_layout(batch: Batch, unpad: bool) -> Layout:
         unpad: compute on real tokens only, if nothing else speaks against it.
     """
     if batch.token_mask is None and batch.sequence_ids is None and batch.attention_mask is None:
-        return PaddedLayout(batch.shape, batch.position_ids)
+        return PaddedLayout(batch.shape, batch.position_ids, is_uniform=batch.is_counted)
     if unpad and batch.attention_mask is None and batch.lengths is not None and any(batch.lengths):
         return _unpad(batch)
     return _pad(batch)
 
 
-def layout_or_rectangle(hidden_states: Tensor, layout: Layout | None) -> Layout:
+def layout_or_rectangle(hidden_states: Tensor, layout: Layout | None, config: PlainformerConfig) -> Layout:
     """The layout; where None is given, that of hidden states [B, L, E] without padding: a part is called on its own.
 
     Raises:
@@ -229,7 +285,9 @@ def layout_or_rectangle(hidden_states: Tensor, layout: Layout | None) -> Layout:
             "single text, add the batch dimension with unsqueeze(0)."
         )
     B, L, _ = hidden_states.shape
-    return PaddedLayout((B, L), torch.arange(L, device=hidden_states.device).expand(B, L))
+    layout = PaddedLayout((B, L), torch.arange(L, device=hidden_states.device).expand(B, L), is_uniform=True)
+    prepare_positions(layout, config, hidden_states.dtype)
+    return layout
 
 
 def pool(hidden_states: Tensor, layout: Layout, how: str) -> Tensor:
@@ -284,8 +342,9 @@ def _pad(batch: Batch) -> PaddedLayout:
     if token_mask is not None:
         are_tokens = token_mask[:, None, None, :]  # [B, 1, 1, L]
         attention_mask = are_tokens if attention_mask is None else attention_mask & are_tokens
-    attention_mask, fully_masked = open_queries(attention_mask)
-    return PaddedLayout(batch.shape, batch.position_ids, token_mask, batch.is_packed, attention_mask, fully_masked)
+    masks = open_queries(attention_mask)
+    is_uniform = batch.is_counted and token_mask is None and sequence_ids is None
+    return PaddedLayout(batch.shape, batch.position_ids, token_mask, batch.is_packed, *masks, is_uniform)
 
 
 def open_queries(attention_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -307,7 +366,7 @@ def _unpad(batch: Batch) -> UnpaddedLayout:
         token_mask = torch.ones(batch.shape, dtype=torch.bool, device=device)
     indices, slots = index_tokens(token_mask, batch.sequence_ids, batch.lengths, by_length)
     position_ids = batch.position_ids.flatten()[indices]
-    return UnpaddedLayout(token_mask, batch.is_packed, position_ids, indices, slots, buckets)
+    return UnpaddedLayout(token_mask, batch.is_packed, position_ids, indices, slots, buckets, batch.is_counted)
 
 
 def index_tokens(
@@ -360,6 +419,20 @@ def _restrict(attention_mask: Tensor, same: Tensor) -> Tensor:
 def _lowest_bias(scores: Tensor) -> float:
     """Half the lowest number: a score can be added to it without leaving the type, as -inf or NaN."""
     return torch.finfo(scores.dtype).min / 2
+
+
+def as_scores(bias: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bias of a position kind in the type of the scores. float16 would lose what is far: it stays above a mask."""
+    if dtype == torch.float16:
+        bias = bias.clamp(min=torch.finfo(dtype).min / 4)
+    return bias.to(dtype)
+
+
+def hides_gradient(scores_bias: Tensor, bias: nn.Module) -> bool:
+    """Whether a fused kernel cannot see that what it adds has a gradient: `torch.func.vmap` hides it."""
+    if scores_bias.requires_grad or not torch.is_grad_enabled():
+        return False
+    return any(parameter.requires_grad for parameter in bias.parameters())
 
 
 def add_bias(attention_mask: Tensor | None, bias: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from .hooks_plainformer import is_observed, is_observed_inside, types_of_layer, 
 from .inputs_plainformer import Batch, flatten_choices, read_batch, refuse_unknown
 from .kernels_plainformer import KERNELS  # noqa: F401  as above
 from .labels_plainformer import ChoiceLabels, HeadLabels, RowLabels, SpanLabels, TokenLabels, count_classes
-from .layouts_plainformer import Layout, make_layout, pool, record_states
+from .layouts_plainformer import Layout, make_layout, pool, prepare_positions, record_states
 from .losses_plainformer import IGNORE_INDEX, NumItems, class_loss, sequence_loss, span_loss
 from .names_plainformer import NAMES_ELSEWHERE  # noqa: F401  as above
 from .packing_plainformer import refuse_packed
@@ -266,7 +266,7 @@ class PlainformerModel(PlainformerPreTrainedModel):
         packing = {"cu_seq_lens_q": cu_seq_lens_q, "cu_seq_lens_k": cu_seq_lens_k, "seq_idx": seq_idx}
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         words = getattr(self.embeddings, "word_embeddings", None)  # None in what somebody put in the place of ours
-        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels)
+        batch = read_batch(config, self.embedding_sizes(), *inputs, packing, words, head_labels, self.training)
         padded = output_attentions or (is_observed(self) if observed is None else observed)
         layout = make_layout(batch, unpad=config.unpad_inputs and not padded)
 
@@ -294,13 +294,16 @@ class PlainformerModel(PlainformerPreTrainedModel):
         }
 
     def embed(self, batch: Batch, layout: Layout) -> Tensor:
-        """The embeddings of a batch in its layout, [*, E]."""
+        """The embeddings of a batch in its layout, [*, E]; the layout gets what layers need of the positions."""
         tokens = {"input_ids": batch.input_ids, "inputs_embeds": batch.inputs_embeds}
         ids = {"token_type_ids": batch.token_type_ids, "position_ids": batch.position_ids}
         inputs = {name: values for name, values in (tokens | ids).items() if values is not None}  # [B, L, ...] each
         if is_observed_inside(self.embeddings, self.embedding_types):
-            return layout.gather(self.embeddings(**inputs))
-        return self.embeddings(**{name: layout.gather(values) for name, values in inputs.items()})
+            hidden_states = layout.gather(self.embeddings(**inputs))
+        else:
+            hidden_states = self.embeddings(**{name: layout.gather(values) for name, values in inputs.items()})
+        prepare_positions(layout, self.config, hidden_states.dtype)
+        return hidden_states
 
 
 class PlainformerPooler(nn.Module):

@@ -56,7 +56,12 @@ _ELSEWHERE = {
     "position_embedding_type": "position_embedding position_embeddings positional_embedding positional_encoding "
     "pos_emb pos_embed pos_encoding pos_embedding position_encoding position_type positional_embedding_type "
     "pos_emb_type sinusoidal_pos_embds encoder_learned_pos use_abs_pos_emb position_encoding_type sinusoidal "
-    "use_learned_positions",
+    "use_learned_positions rotary rotary_pos_emb rotary_emb use_rope alibi alibi_pos_bias use_alibi rel_pos_bias "
+    "relative_attention use_relative_positions pos_att_type",
+    "rope_theta": "rope_base rotary_emb_base rotary_base global_rope_theta local_rope_theta",
+    "relative_attention_num_buckets": "position_buckets num_buckets rel_attn_bins",
+    "relative_attention_max_distance": "max_relative_positions rel_max_distance",
+    "randomize_positions": "randomized_positions random_positions",
     "pre_norm": "norm_first normalize_before encoder_normalize_before pre_ln preln pre_layer_norm prenormalization "
     "do_layer_norm_before norm_position post_norm",
     "embedding_norm": "layernorm_embedding emb_norm post_emb_norm normalize_embedding embed_norm layer_norm_embedding",
@@ -91,11 +96,8 @@ _WITHOUT_CHOICE = {
     "d_k d_v kdim vdim attention_head_size",
     "an encoder sees both sides; who attends to whom is said by an attention_mask [B, L, L]": "is_causal causal "
     "bidirectional causal_mask",
-    "there are no rotary positions": "rope_theta rope_scaling rope_parameters rotary_pos_emb rotary_emb rotary_dim "
-    "rotary rotary_pct partial_rotary_factor global_rope_theta local_rope_theta rope_base rotary_emb_base use_rope",
-    "there are no relative positions": "relative_attention_num_buckets relative_attention_max_distance rel_pos_bias "
-    "relative_attention max_relative_positions pos_att_type position_buckets use_relative_positions alibi "
-    "alibi_pos_bias use_alibi",
+    "rotary positions turn all columns of a head, by angles that are not scaled": "rope_scaling rope_parameters "
+    "rotary_dim rotary_pct partial_rotary_factor",
     "only a PlainformerSeq2SeqConfig has a decoder, of num_decoder_layers, and both halves are equally wide": ""
     "num_decoder_layers decoder_layers decoder_attention_heads decoder_ffn_dim decoder_embed_dim tgt_vocab_size "
     "target_vocab_size max_target_positions",

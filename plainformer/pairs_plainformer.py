@@ -10,6 +10,7 @@ Shapes: B batch, L targets of this call, K targets in all, S length of the sourc
 tokens, H heads, D head size, E hidden size.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -69,13 +70,15 @@ class CausalRectangle(PaddedLayout):
         cache_position: where these targets stand among all of their row, [L].
         num_before: how many are in the cache; None where only the device knows.
         key_mask: which of all targets hold a token, bool [B, K'], K' <= K; None when all do.
-        masks: by K, what was made of it for the first layer.
+        masks: by K, what was made of it for the first layer, and the distances [1|B, L, K].
     """
+
+    is_causal = True
 
     cache_position: Tensor | None = None
     num_before: int | None = None
     key_mask: Tensor | None = None
-    masks: dict[int, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict)
+    masks: dict[int, tuple[Tensor | None, Tensor | None, Tensor | None]] = field(default_factory=dict)
 
     def attend(
         self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
@@ -83,17 +86,24 @@ class CausalRectangle(PaddedLayout):
         """As `PaddedLayout.attend`; keys and values are [B, K, H, D], and the weights [B, H, L, K]."""
         K = key.shape[1]  # a static cache is as wide as it can become
         if K not in self.masks:
-            self.masks[K] = self.mask_later_keys(K)
-        self.attention_mask, self.fully_masked = self.masks[K]
+            distances = None if bias is None else self.measure(*self.count_pairs(K))
+            self.masks[K] = (*self.mask_later_keys(K), distances)
+        self.attention_mask, self.fully_masked, self.distances = self.masks[K]
         return super().attend(kernel, query, key, value, dropout_p, bias)
 
-    def count_keys(self, K: int) -> Tensor:
-        """The position ids of all targets, [B, K]; of places that are yet to be filled too."""
-        B, device = self.shape[0], self.cache_position.device
+    def measure_distances(self) -> None:
+        """They wait for the first layer, since only its cache knows K."""
+
+    def count_pairs(self, K: int) -> tuple[Tensor, Tensor]:
+        """The position ids of the queries, [1|B, L], and of all keys, [1|B, K]; of places yet to be filled too."""
+        position_ids = self.position_ids[:1] if self.is_uniform else self.position_ids
+        if K == self.shape[1]:  # nothing was before
+            return position_ids, position_ids
+        device = self.cache_position.device
         if self.key_mask is None:
-            return torch.arange(K, device=device).expand(B, K)
+            return position_ids, torch.arange(K, device=device)[None]
         key_mask = nn.functional.pad(self.key_mask, (0, K - self.key_mask.shape[1]), value=True)  # [B, K]
-        return count_positions(key_mask, None, (B, K), device)
+        return position_ids, count_positions(key_mask, None, tuple(key_mask.shape), device)
 
     def mask_later_keys(self, K: int) -> tuple[Tensor | None, Tensor | None]:
         """Who may attend to whom, bool [1|B, 1, L, K], and the fully masked queries [B, 1, L, 1]; None: all to all."""
@@ -111,22 +121,15 @@ class CausalRectangle(PaddedLayout):
 class CausalBuckets(UnpaddedLayout):
     """The real targets alone, [N], sorted by length; a token sees itself and those before it in its own sequence."""
 
-    def attend(
-        self, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, dropout_p: float, bias: nn.Module | None
-    ) -> tuple[Tensor, None]:
-        """As `UnpaddedLayout.attend`, under a slice of one triangle."""
+    is_causal = True
+
+    def make_masks(self, bias: nn.Module | None, query: Tensor) -> Iterator[Tensor]:
+        """Slices of one triangle, and the bias added to them."""
         max_length = self.length_buckets[-1][1]
         triangle = torch.ones(max_length, max_length, dtype=torch.bool, device=query.device).tril()
-        contexts = []
-        for position_ids, *states in self._by_length(self.position_ids, query, key, value):
-            length = position_ids.shape[1]
-            batch = (one.transpose(1, 2) for one in states)  # 3 x [count, H, length, D]
+        for (_, length), scores_bias in zip(self.length_buckets, super().make_masks(bias, query), strict=True):
             attention_mask = triangle[:length, :length]
-            if bias is not None:
-                attention_mask = add_bias(attention_mask, bias(position_ids, position_ids).to(query.dtype))
-            context, _ = kernel(*batch, attention_mask, None, dropout_p)
-            contexts.append(context.transpose(1, 2).flatten(0, 1))  # [count * length, H, D]
-        return torch.cat(contexts), None
+            yield attention_mask if scores_bias is None else add_bias(attention_mask, scores_bias)
 
 
 @dataclass
@@ -183,6 +186,7 @@ def make_pair_layout(targets: Targets, source: Source, unpad: bool) -> PairLayou
         cache_position=targets.cache_position,
         num_before=targets.num_before,
         key_mask=targets.key_mask,
+        is_uniform=targets.is_counted and targets.key_mask is None,
     )
     return PairLayout(rectangle, sources)
 
@@ -200,7 +204,7 @@ def _unpad_pairs(targets: Targets, source: Source) -> PairLayout:
     target_mask = full_mask(targets.shape, targets.token_mask, targets.position_ids.device)
     indices, slots = index_tokens(target_mask, None, targets.lengths, order)
     position_ids = targets.position_ids.flatten()[indices]
-    layout = CausalBuckets(target_mask, False, position_ids, indices, slots, buckets)
+    layout = CausalBuckets(target_mask, False, position_ids, indices, slots, buckets, targets.is_counted)
     source_mask = full_mask(source.shape, source.token_mask, targets.position_ids.device)
     source_indices, _ = index_tokens(source_mask, None, source.lengths, order)
     return PairLayout(layout, SourceGroups(source_indices, groups), source_indices)

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from .code_plainformer import keep_code, restore_code
 from .configuration_plainformer import PlainformerConfig, model_types, refuse_other_model_type
 from .kernels_plainformer import KERNELS
+from .positions_plainformer import POSITION_KINDS
 
 
 class PlainformerPreTrainedModel(PreTrainedModel):
@@ -178,8 +179,17 @@ class PlainformerPreTrainedModel(PreTrainedModel):
 
 
 def _refuse_split_heads(model: PreTrainedModel) -> None:
-    """Raise a ValueError where tensor parallelism does not give every process the same number of whole heads."""
+    """Raise a ValueError where tensor parallelism does not give every process the same number of whole heads.
+
+    Nor does a process know which heads it has, as it would need to for a bias of its heads.
+    """
     heads, processes = model.config.num_attention_heads, getattr(model, "tp_size", None) or 1
+    kind = model.config.position_embedding_type
+    if processes > 1 and POSITION_KINDS[kind].bias is not None:
+        raise ValueError(
+            f"position_embedding_type={kind!r} adds a bias of each head to the scores, and with tensor parallelism "
+            "(tp_plan) a process does not know which heads it computes: load the model without tp_plan."
+        )
     if heads % processes:
         raise ValueError(
             f"num_attention_heads={heads} cannot be shared out equally among {processes} processes (tp_plan): start a "

@@ -19,10 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .inputs_plainformer import check_zero_one, read_embeds, read_ids, read_shape, refuse_too_long
+from .inputs_plainformer import check_zero_one, read_embeds, read_ids, read_shape, refuse_too_long, refuse_too_many
 from .labels_plainformer import HeadLabels
 from .losses_plainformer import IGNORE_INDEX
 from .packing_plainformer import count_positions
+from .positions_plainformer import draw_positions
 from .values_plainformer import Question, Questions, check_integers, check_shape, mask_out, refuse_other_than_tensors
 
 
@@ -37,14 +38,16 @@ class Targets(HeadLabels):
         attention_mask: of all targets as it was given, [B, K]; None where it was not.
         token_mask: which places hold a token, bool [B, L]; None when all do.
         key_mask: the same of all targets, those in the cache included, bool [B, K]; None when all do.
-        position_ids: [B, L]; the tokens of a target count from 0.
+        counted: [B, L]; the tokens of a target count from 0.
+        position_ids: [B, L]; those that are counted, or drawn at random in training.
+        num_positions: how many positions were drawn from; 0: they are counted.
         cache_position: where the targets of this call stand among all of their row, [L].
         num_before: how many targets are in the cache; None where only the device knows.
         max_length: how many targets a row may have by now.
         are_first: none of these sources was seen before.
         sizes: how many ids each embedding knows, by the field of the configuration that sets it; None: no limit.
         num_labels: how many places are labelled; None where there are no labels or values cannot be read.
-        counted: the question of how many tokens each row has; None where nobody asks.
+        asked: the question of how many tokens each row has; None where nobody asks.
         start, pad: the ids of the start token and of padding; None where there is none.
         training: the model is trained.
     """
@@ -59,14 +62,16 @@ class Targets(HeadLabels):
     attention_mask: Tensor | None = None
     token_mask: Tensor | None = None
     key_mask: Tensor | None = None
+    counted: Tensor | None = None
     position_ids: Tensor | None = None
+    num_positions: int = 0
     cache_position: Tensor | None = None
     num_before: int | None = 0
     max_length: int = 0
     are_first: bool = True
     sizes: dict[str, int | None] | None = None
     num_labels: int | None = None
-    counted: Question | None = None
+    asked: Question | None = None
     start: int | None = None
     pad: int | None = None
     training: bool = False
@@ -77,9 +82,14 @@ class Targets(HeadLabels):
         return tuple(self.position_ids.shape)
 
     @property
+    def is_counted(self) -> bool:
+        """Whether the tokens of a target count from 0."""
+        return self.position_ids is self.counted
+
+    @property
     def lengths(self) -> list[int] | None:
         """How many tokens each row has, [B]; None where they are not known."""
-        return None if self.counted is None else self.counted.answer
+        return None if self.asked is None else self.asked.answer
 
     def read_labels(self, labels: Tensor, config: Any) -> None:
         """Labels [B, L] say where the targets lie, and what the input ids are where nothing else says it.
@@ -124,9 +134,15 @@ class Targets(HeadLabels):
         self.num_before = None if isinstance(num_before, Tensor) else num_before
         self.cache_position = torch.arange(L, device=device) + num_before  # a new tensor: static caches count in place
         if self.key_mask is None:
-            self.position_ids = self.cache_position.expand(B, L)
+            self.counted = self.cache_position.expand(B, L)
         else:
-            self.position_ids = count_positions(self.key_mask, None, tuple(self.key_mask.shape), device)[:, -L:]
+            self.counted = count_positions(self.key_mask, None, tuple(self.key_mask.shape), device)[:, -L:]
+        self.position_ids = self.counted
+
+    def draw(self, num_positions: int) -> None:
+        """Positions at random, out of so many, where nothing was before."""
+        self.num_positions = num_positions
+        self.position_ids = draw_positions(self.counted, self.token_mask, num_positions)
 
     def read(self, token_mask: Tensor | None, shape: tuple[int, int]) -> Tensor | None:
         """The labels, whose values are then checked as those of any head."""
@@ -145,7 +161,9 @@ class Targets(HeadLabels):
             )
         remedy = "Truncate the labels to {limit} tokens, generate fewer (max_length={limit})"
         limit = self.sizes["max_position_embeddings"]
-        refuse_too_long(self.position_ids, limit, questions, self.max_length, what="target", remedy=remedy)
+        refuse_too_long(self.counted, limit, questions, self.max_length, what="target", remedy=remedy)
+        if self.num_positions:
+            refuse_too_many(self.counted, self.num_positions, questions, what="target")
         if not self.are_first and self.shape[1] == 1:  # a token that generation chose
             return
         known = {"shape": self.shape, "token_mask": self.token_mask, "sizes": self.sizes, "questions": questions}
@@ -156,7 +174,7 @@ class Targets(HeadLabels):
             self.refuse_leading_padding(questions)
         counts = self.position_ids.new_full((self.shape[0],), self.shape[1])
         counts = counts if self.token_mask is None else self.token_mask.sum(dim=1)
-        self.counted = questions.ask(lambda: counts)
+        self.asked = questions.ask(lambda: counts)
 
     def refuse_leading_padding(self, questions: Questions) -> None:
         """Raise a ValueError for padding ids before the start token, where nothing says that they are padding.
@@ -203,7 +221,7 @@ def read_targets(
         attention_mask: of all targets, [B, K]; None: labels, where given, say where a target lies.
         cache: keys and values of the targets before these; None: there are none.
         words: the module of the word embeddings, whose type is that of the model; None: its type is not known.
-        training: the model is trained.
+        training: the model is trained; without a cache, positions may then be drawn at random.
 
     Raises:
         TypeError: something is no tensor.
@@ -221,6 +239,8 @@ def read_targets(
     if attention_mask is not None:
         targets.read_mask(attention_mask, (B, L), num_before)
     targets.count(B, L, num_before)
+    if training and cache is None and config.randomize_positions:
+        targets.draw(config.randomize_positions)
     if targets.num_before is not None:
         targets.max_length = L + num_before
     else:  # a static cache

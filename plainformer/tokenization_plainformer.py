@@ -118,7 +118,7 @@ def train_tokenizer(
     if len(vocab) < vocab_size:
         logger.warning(
             f"The vocabulary has {len(vocab)} entries, fewer than vocab_size={vocab_size}: the texts hold no more "
-            f"pieces (min_frequency={min_frequency}). Give the model's config "
+            f"pieces (min_frequency={min_frequency}). The model that goes with it has "
             f"vocab_size=len(tokenizer), which is {len(vocab)}."
         )
     return _build_tokenizer(vocab, do_lower_case, strip_accents, tokenize_chinese_chars, model_max_length)

@@ -36,7 +36,7 @@ from plainformer.losses_plainformer import IGNORE_INDEX
 from plainformer.positions_plainformer import POSITION_KINDS
 from plainformer.recipes.arguments import KINDS_HELP
 from plainformer.recipes.errors import RecipeError
-from plainformer.recipes.run_folder import MARKER
+from plainformer.recipes.run_folder import MARKER, check_writable
 from plainformer.recipes.training import launch
 from plainformer.sharing.files import Refusal
 from plainformer.sharing.push import check_as_stranger
@@ -104,6 +104,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     model = parser.add_argument_group("model")
     kinds = {"choices": POSITION_KINDS, "metavar": "KIND", "help": f"{KINDS_HELP} (%(default)s)"}
     model.add_argument("--position_embedding_type", default="sinusoidal", **kinds)
+    model.add_argument(
+        "--randomize_positions", type=int, default=0, help="in training, draw positions from so many; 0: count them"
+    )
     model.add_argument("--pre_norm", action="store_true", help="LayerNorm before each sub-layer, not after it")
     model.add_argument("--hidden_size", type=int, default=128, help="(%(default)s)")
     model.add_argument("--num_hidden_layers", type=int, default=2, help="of encoder and of decoder (%(default)s)")
@@ -144,12 +147,9 @@ def check_args(args: argparse.Namespace) -> None:
 
 def open_folder(folder: Path) -> Path:
     """The new folder; a RecipeError where something would be overwritten, or nothing can be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(folder.iterdir())
-    except OSError as error:
-        raise RecipeError(f"--output_dir {folder} cannot be a folder to write to: {error.strerror}.") from error
-    if not is_empty:
+    check_writable(folder, "--output_dir")
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
         raise RecipeError(f"--output_dir {folder} is not empty, and nothing is overwritten: name another.")
     return folder
 
@@ -214,12 +214,13 @@ def make_tokenizer(digits: int) -> PreTrainedTokenizerBase:
 def make_model(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> PreTrainedModel:
     """The model, from random weights; a RecipeError for sizes that do not go together."""
     names = ("position_embedding_type", "pre_norm", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    names += ("randomize_positions",)
     try:
         config = PlainformerSeq2SeqConfig(
             len(tokenizer),
             **{name: getattr(args, name) for name in names},
             intermediate_size=4 * args.hidden_size,
-            max_position_embeddings=tokenizer.model_max_length,
+            max_position_embeddings=max(tokenizer.model_max_length, args.randomize_positions),
             # A formula has a size of its own, that tokens need too; a table starts as small as the tokens.
             scale_embedding=not POSITION_KINDS[args.position_embedding_type].has_limit,
             initializer_range=0.06,
@@ -313,7 +314,8 @@ def answer_typed(text: str, folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         digits = None
     if digits is None:
-        raise RecipeError(f"--model {folder} holds no model of addition.py: train it with --output_dir {folder}")
+        remedy = "and the name of a new folder" if folder.exists() else folder
+        raise RecipeError(f"--model {folder} holds no model of addition.py: train one with --output_dir {remedy}")
     problem = read_typed(text, digits)
     try:
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)

@@ -67,7 +67,7 @@ def parse_args() -> argparse.Namespace:
     architecture = parser.add_argument_group("architecture (any of these: random weights instead of MiniLM's)")
     architecture.add_argument("--from_scratch", action="store_true", help="MiniLM's architecture, random weights")
     architecture.add_argument(
-        "--position_embedding_type", metavar="KIND", help="such as learned, sinusoidal or none (learned)", **chosen
+        "--position_embedding_type", metavar="KIND", help="such as sinusoidal or rotary (learned)", **chosen
     )
     architecture.add_argument("--pre_norm", action="store_true", help="norm before each sub-layer", **chosen)
     for name, size in MINILM_SIZES.items():

@@ -34,6 +34,7 @@ from plainformer.recipes.columns import as_labels, read_column, to_number
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import CLASSIFICATION_METRICS, CLASSIFICATION_SCORES, MULTI, REGRESSION, SINGLE
 from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.reading import report_reading, report_special, sort_sources
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import finish, launch, train_and_evaluate
@@ -41,6 +42,7 @@ from plainformer.recipes.truncation import are_cut, report_truncation
 
 TEXT_COLUMNS = ("text", "sentence", "sentence1", "review", "content")
 LABEL_COLUMNS = ("label", "labels", "class", "category", "score")
+UNKNOWN_TEXTS = "texts are nothing but characters that the vocabulary lacks"
 
 
 @dataclass
@@ -82,16 +84,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
         refuse_label_smoothing(training_args, problem_type)
     choose_metric(data_args, training_args, CLASSIFICATION_METRICS[problem_type])
     run.say(f"{problem_type}: {', '.join(names[:20]) if names else 'numbers'}")
-    data = cut(data, data_args, training_args.seed, same=texts)
+    read, data = data, cut(data, data_args, training_args.seed, same=texts)
     data = set_measured_apart(data, label, lambda value: not as_labels(value), run, may_be_empty=problem_type == MULTI)
 
     # 4. Tokenizer and model
-    tokenizer = load_tokenizer_for(run, lambda: chain(*(read_column(data["train"], column) for column in texts)))
+    tokenizer = load_tokenizer_for(
+        run, lambda: chain(*(read_column(data["train"], column) for column in texts)), len(texts)
+    )
     fields = {"problem_type": problem_type, **({} if names else {"num_labels": 1})}
     model = load_model(run, tokenizer, names, **fields)
+    report_special(data, texts, tokenizer, run, "texts")
 
     # 5. Token ids, and labels as the model takes them
     inputs = map_splits(data, make_tokenize(tokenizer, data_args.max_seq_length, texts, label, model), run)
+    inputs = report_reading(inputs, data, read, texts, "kind", tokenizer, run, UNKNOWN_TEXTS)
     cut_at = ("is_cut", "texts", "max_seq_length", data_args.max_seq_length)
     inputs = {split: report_truncation(rows, split, run, *cut_at) for split, rows in inputs.items()}
 
@@ -171,7 +177,7 @@ def check_labels(data: DatasetDict, data_args: ClassificationArguments, label: s
 def make_tokenize(
     tokenizer: PreTrainedTokenizerBase, length: int, texts: list[str], label: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
-    """The function from rows, in columns, to what the model takes, and whether a text was cut (`is_cut`)."""
+    """The function from rows, in columns, to what the model takes, what it read (`kind`) and whether it was cut."""
     # The function is a key of the cache: it should hold nothing but what its result depends on.
     label2id, problem_type = model.config.label2id, model.config.problem_type
 
@@ -185,7 +191,8 @@ def make_tokenize(
         columns = [rows[name] for name in texts]
         encoded = tokenizer(*columns, truncation=True, max_length=length)
         labels = {"labels": [to_target(value) for value in rows[label]]} if label in rows else {}
-        return {**encoded, **labels, "is_cut": are_cut(tokenizer, columns, encoded, length)}
+        kinds = sort_sources(tokenizer, encoded["input_ids"], len(columns))
+        return {**encoded, **labels, "kind": kinds, "is_cut": are_cut(tokenizer, columns, encoded, length)}
 
     return tokenize
 

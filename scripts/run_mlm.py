@@ -32,6 +32,7 @@ from plainformer.recipes.data_files import count_blank_lines, file_format
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import IGNORE_INDEX, MASKED_LM_METRICS, score_masked, sum_up_rows
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
+from plainformer.recipes.reading import report_special
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits
 from plainformer.recipes.training import finish, launch, train_and_evaluate
@@ -73,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     if data_args.whole_word_masking:
         check_knows_words(tokenizer, "--whole_word_masking")
     model = load_model(run, tokenizer)
+    report_special(data, [column], tokenizer, run, "texts")
     if data_args.max_seq_length is None:
         data_args.max_seq_length = min(512, model.config.max_position_embeddings)
     template = masking.Template.of(tokenizer)

@@ -34,6 +34,7 @@ from plainformer.recipes.columns import (
 )
 from plainformer.recipes.metrics import IGNORE_INDEX, OUTSIDE
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
+from plainformer.recipes.reading import report_special
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     check_knows_words(tokenizer, "tagging words")
     tokenizer.padding_side = "right"  # so that a word stands where it stood before its sentence was padded
     model = load_model(run, tokenizer, names)
+    report_special(data, [words], tokenizer, run, "sentences")
 
     # 5. Token ids, labels, and where each word begins
     inputs = map_splits(data, make_tokenize(tokenizer, data_args, words, tags, model), run)

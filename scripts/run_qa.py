@@ -29,6 +29,7 @@ from plainformer.recipes.columns import check_rows, find_column, find_label_colu
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.metrics import ANSWER_METRICS, NEGATIVE_METRICS, score_answers
 from plainformer.recipes.models import check_knows_words, load_model, load_tokenizer_for
+from plainformer.recipes.reading import report_special
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import Measure, finish, launch, train_and_evaluate
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
 
     # 4. Model: two labels, for BERT's class too, which takes their number for the start and the end
     model = load_model(run, tokenizer, num_labels=2)
+    report_special(data, [question, context], tokenizer, run, "rows")
 
     # 5. Windows: token ids, and where the answer starts and ends
     windows = map_splits(data, make_tokenize(tokenizer, data_args), run, with_indices=True)

@@ -11,7 +11,7 @@ The model starts from an encoder, a BERT, an encoder-decoder, or random weights.
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from datasets import Dataset, DatasetDict
@@ -21,11 +21,13 @@ from plainformer import PlainformerForConditionalGeneration
 from plainformer.recipes import columns
 from plainformer.recipes.arguments import DataArguments, check_at_least, choose_metric, flag, parse_args
 from plainformer.recipes.columns import find_column, labelled_splits, read_column
+from plainformer.recipes.data_files import DELIMITERS, file_format
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.generation import GeneratingTrainer, make_measure, make_write
-from plainformer.recipes.label_lists import with_lists
+from plainformer.recipes.label_lists import parse_list, with_lists
 from plainformer.recipes.metrics import TEXT_METRICS, find_text_metrics
 from plainformer.recipes.models import load_model, load_tokenizer_for
+from plainformer.recipes.reading import find_special, report_reading, report_special, sort_sources, sort_targets
 from plainformer.recipes.run_folder import Run, open_run
 from plainformer.recipes.splits import cut, map_splits, read_splits, set_measured_apart
 from plainformer.recipes.training import finish, launch, train_and_evaluate
@@ -33,6 +35,9 @@ from plainformer.recipes.truncation import are_cut, report_truncation
 
 SOURCE_COLUMNS = ("source", "input", "text", "question", "word", "article", "document")
 TARGET_COLUMNS = ("target", "output", "summary", "answer", "pronunciation", "translation", "highlights")
+
+UNKNOWN_SOURCES = "sources are nothing but characters that the vocabulary lacks"
+UNKNOWN_TARGETS = "targets hold characters that the vocabulary lacks, and can never be written"
 
 
 @dataclass
@@ -59,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     arguments = parse_args(Seq2SeqArguments, argv, __doc__, per_device_eval_batch_size=64)
     run = open_run("run_seq2seq", arguments, PlainformerForConditionalGeneration)
     _, data_args, training_args = arguments
-    check_at_least(data_args, max_seq_length=1, max_target_length=2, max_new_tokens=1, num_beams=1)
+    check_at_least(data_args, max_seq_length=2, max_target_length=2, max_new_tokens=1, num_beams=1)
     metric_names = find_text_metrics(data_args.metrics)
     choose_metric(data_args, training_args, metric_names)
 
@@ -67,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     data = read_splits(run)
     source, target = find_columns(data, data_args)
     columns.check_texts(data, data_args, [source])
-    data = read_targets(data, data_args, target)
+    data = read = read_targets(data, run, target)
 
     # 3. The rows that are used; in training one for each target
     data = cut(data, data_args, training_args.seed, same=[source])
@@ -79,9 +84,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     tokenizer = load_tokenizer_for(run, lambda: read_all_texts(data["train"], source, target))
     model = load_model(run, tokenizer, **find_decoder_fields(run, tokenizer))
     set_generation(model, data_args)
+    refuse_special_targets(read, data_args, target, tokenizer, end_of(model))
+    report_special(data, [source], tokenizer, run, "sources")
 
     # 5. Token ids; what is predicted is sorted, the longest sources first, so that a batch has little padding
     inputs = map_splits(data, make_tokenize(tokenizer, data_args, source, target, model), run)
+    inputs = report_reading(inputs, data, read, [source], "source_kind", tokenizer, run, UNKNOWN_SOURCES)
+    inputs = report_reading(inputs, data, read, [target], "target_kind", tokenizer, run, UNKNOWN_TARGETS)
     inputs = {split: report_lengths(rows, split, run) for split, rows in inputs.items()}
     orders = {split: sort_by_length(rows) for split, rows in inputs.items() if split != "train"}
     inputs |= {split: inputs[split].select(order) for split, order in orders.items()}
@@ -119,25 +128,63 @@ def find_columns(data: DatasetDict, data_args: Seq2SeqArguments) -> tuple[str, s
     return source, target
 
 
-def read_targets(data: DatasetDict, data_args: Seq2SeqArguments, column: str) -> DatasetDict:
+def read_targets(data: DatasetDict, run: Run, column: str) -> DatasetDict:
     """The data with a list of texts as each target; an empty list where the test data has none.
 
     Raises:
         DataError: something else than texts; a row to train or evaluate on without a target.
     """
+    data_args = run.data_args
     problem = f"{column!r} is no text, and no list of texts. Write strings there."
     columns.check_rows(data, data_args, [column], lambda value: as_targets(value) is None, problem)
+    data = read_list_targets(data, run, column)
 
     def read(value: Any) -> list[str]:
         return as_targets(value, data_args.target_delimiter)
 
     splits = {split: column in rows.column_names for split, rows in data.items()}
+    for split in filter(splits.get, data):
+        values = read_column(data[split], column)
+        count = sum(isinstance(value, list) and len(as_targets(value)) < len(value) for value in values)
+        if count:
+            run.say(f"{split}: {count} of {len(data[split])} rows have null or empty targets in a list: left out")
     data = DatasetDict(
         {split: with_lists(data[split], column, read) if has else data[split] for split, has in splits.items()}
     )
     problem = f"{column!r} is empty. Fill these rows in or remove them."
     columns.check_rows(labelled_splits(data), data_args, [column], lambda texts: not texts, problem)
     return data
+
+
+def read_list_targets(data: DatasetDict, run: Run, column: str) -> DatasetDict:
+    """The data with lists in the place of the text cells of CSV that all hold a list of texts, as pandas writes it.
+
+    In other formats a text is a text. A file in which only some cells are so is a DataError.
+    """
+    read = {}
+    for split, rows in data.items():
+        path = run.data_args.file_of(split)
+        is_csv = path is not None and file_format(path, run.data_args.file_format) in DELIMITERS
+        cells = list(read_column(rows, column)) if is_csv and column in rows.column_names else []
+        filled = {row: cell for row, cell in enumerate(cells) if cell and cell.strip()}
+        lists = [row for row, cell in filled.items() if is_list_of_texts(cell)]
+        if lists:
+            others = sorted(filled.keys() - set(lists))
+            example, remedy = filled[lists[0]][:60], "JSON lines say which it is"
+            if run.data_args.target_delimiter:
+                problem = f"{column!r} holds a list, which --target_delimiter cannot split. Leave the flag out."
+                columns.refuse_rows(run.data_args, split, lists, problem)
+            problem = f"{column!r} is no list, and other cells are, such as {example}. Write all of them in one way"
+            columns.refuse_rows(run.data_args, split, others, f"{problem}; {remedy}.")
+            run.say(f"{split}: the text cells of {column!r} are read as lists, such as {example} ({remedy})")
+            rows = with_lists(rows, column, lambda cell: parse_list(cell) if cell and cell.strip() else [])
+        read[split] = rows
+    return DatasetDict(read)
+
+
+def is_list_of_texts(cell: str) -> bool:
+    """Whether a cell holds a list of texts in quotes. A list of numbers alone may be a text to write."""
+    return parse_list(cell) is not None and any(quote in cell for quote in "'\"")
 
 
 def as_targets(value: Any, delimiter: str | None = None) -> list[str] | None:
@@ -147,6 +194,19 @@ def as_targets(value: Any, delimiter: str | None = None) -> list[str] | None:
         return None
     parts = chain.from_iterable(text.split(delimiter) if delimiter else [text] for text in texts if text)
     return [part.strip() for part in parts if part.strip()]
+
+
+def refuse_special_targets(
+    read: DatasetDict, data_args: Seq2SeqArguments, column: str, tokenizer: PreTrainedTokenizerBase, end: int
+) -> None:
+    """Raise a DataError for targets with the text of a special token: what is written ends there, or leaves it out."""
+    special = list(filter(None, (*tokenizer.all_special_tokens, tokenizer.convert_ids_to_tokens(end))))
+
+    def explain(row: dict[str, Any]) -> str:
+        return f"The first is {find_special(row[column], special)[0]}."
+
+    problem = f"{column!r} holds the text of a special token, which cannot be written. Write it otherwise."
+    columns.check_rows(read, data_args, [column], lambda texts: find_special(texts, special), problem, explain)
 
 
 def give_each_target_a_row(rows: Dataset, source: str, target: str) -> Dataset:
@@ -212,7 +272,7 @@ def end_of(model: PreTrainedModel) -> int:
 def make_tokenize(
     tokenizer: PreTrainedTokenizerBase, data_args: Seq2SeqArguments, source: str, target: str, model: PreTrainedModel
 ) -> Callable[[dict], dict]:
-    """The function from rows, in columns, to what the model takes, and whether source and target were cut.
+    """The function from rows, in columns, to what the model takes, and what it read and cut of source and target.
 
     Labels are the ids of a row's first target with the end token, and without the start token: the model puts it first.
     """
@@ -222,11 +282,14 @@ def make_tokenize(
     def tokenize(rows: dict[str, list]) -> dict[str, list]:
         encoded = tokenizer(rows[source], truncation=True, max_length=length)
         inputs = {**encoded, "source_is_cut": are_cut(tokenizer, [rows[source]], encoded, length)}
+        inputs["source_kind"] = sort_sources(tokenizer, encoded["input_ids"])
         if target in rows:
-            firsts = [texts[0] for texts in rows[target]]
-            ids = tokenizer(firsts, add_special_tokens=False, verbose=False)["input_ids"]
-            inputs["labels"] = [[*row[: target_length - 1], end] for row in ids]
-            inputs["target_is_cut"] = [len(row) > target_length - 1 for row in ids]
+            texts = list(chain.from_iterable(rows[target]))
+            ids = iter(tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"])
+            encoded = [list(islice(ids, len(texts))) for texts in rows[target]]
+            inputs["labels"] = [[*first[: target_length - 1], end] for first, *_ in encoded]
+            inputs["target_is_cut"] = [len(first) > target_length - 1 for first, *_ in encoded]
+            inputs["target_kind"] = sort_targets(tokenizer, encoded)
         return inputs
 
     return tokenize

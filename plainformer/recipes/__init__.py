@@ -8,6 +8,7 @@
     label_lists  several labels a row: names, ids, or a 0 or 1 for each label
     models       tokenizer and model
     masking      rows and masks for masked-LM training
+    reading      what a tokenizer does not read as it stands: special tokens, unknown characters
     truncation   how many texts were cut
     training     train, evaluate, predict
     generation   the same where the predictions are texts that the model generates

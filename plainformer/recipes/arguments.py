@@ -2,6 +2,8 @@
 
 import difflib
 import json
+import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +27,18 @@ LOWER_IS_BETTER = (
 )  # Trainer itself knows the loss only
 BEYOND_BERT = ("position_embedding_type", "pre_norm", "embedding_norm", "scale_embedding")
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "initializer_range")
+ARCHITECTURE = (*BEYOND_BERT, *SIZES, "max_position_embeddings", "randomize_positions", "initializer_range")
+# Numbers of transformers' own arguments that are checked here: it would notice them late, or not at all.
+AT_LEAST_1 = (
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps", "max_steps"),
+    *("preprocessing_num_workers", "eval_accumulation_steps"),
+)
+AT_LEAST_0 = (
+    *("learning_rate", "weight_decay", "adam_epsilon", "warmup_steps", "warmup_ratio", "max_grad_norm", "eval_delay"),
+    *("dataloader_num_workers", "label_smoothing_factor"),
+)
+ABOVE_0 = ("num_train_epochs", "logging_steps", "eval_steps", "save_steps")
+BELOW_1 = ("adam_beta1", "adam_beta2", "warmup_ratio", "label_smoothing_factor")
 KINDS_HELP = ", ".join(f"{name} ({kind.summary})" for name, kind in POSITION_KINDS.items())
 
 
@@ -57,6 +70,9 @@ class ModelArguments:
     num_attention_heads: int | None = flag("Attention heads.")
     intermediate_size: int | None = flag("Width of the feed-forward layers.")
     max_position_embeddings: int | None = flag("Positions, where the position kind has a limit.")
+    randomize_positions: int | None = flag(
+        "N: in training, tokens stand at a random subset of the positions 0 to N - 1; rows that are packed do not."
+    )
     initializer_range: float | None = flag("Spread of the random weights (0.02); narrow models learn faster from 0.06.")
     classifier_pooling: str | None = flag("What a classifier of whole texts reads.", choices=["cls", "mean"])
     hidden_dropout_prob: float | None = flag("Dropout on hidden states.")
@@ -157,6 +173,9 @@ def parse_args(
     given = _given(parser, sys.argv[1:] if argv is None else [str(word) for word in argv])
     if not given.get("output_dir"):
         raise RecipeError("--output_dir is missing: say where the model goes.")
+    _check_numbers(given)
+    _check_checkpoint(given.get("model_name_or_path"), given.get("tokenizer_name"))
+    _check_tokenizer(given.get("tokenizer_name"))
     values = {**_general_defaults(given), **defaults, **given}
     try:
         model_args, data_args, training_args = parser.parse_dict(_evaluation_defaults(values) | values)
@@ -233,6 +252,72 @@ def _evaluation_defaults(values: dict[str, Any]) -> dict[str, Any]:
         steps = values.get("eval_steps", values.get("save_steps", 500))
         defaults |= {"eval_steps": steps, "save_steps": steps}
     return defaults
+
+
+def _check_numbers(given: dict[str, Any]) -> None:
+    """Raise a RecipeError for numbers that no training can use. -1 is how `max_steps` is left open."""
+    for name, value in given.items():
+        if not isinstance(value, (int, float)) or (name, value) == ("max_steps", -1):
+            continue
+        if name in AT_LEAST_1 and value < 1:
+            raise RecipeError(f"--{name} {value}: give a whole number of at least 1.")
+        if name in AT_LEAST_0 and not 0 <= value < math.inf:
+            raise RecipeError(f"--{name} {value}: give a number of at least 0.")
+        if name == "seed" and not 0 <= value < 2**32:
+            raise RecipeError(f"--seed {value}: give a whole number from 0 to {2**32 - 1}.")
+        if name in ABOVE_0 and not 0 < value < math.inf:
+            raise RecipeError(f"--{name} {value}: give a number above 0.")
+        if name in BELOW_1 and not 0 <= value < 1:
+            raise RecipeError(f"--{name} {value}: give a number from 0 to below 1.")
+
+
+def _check_checkpoint(source: str | None, tokenizer: str | None) -> None:
+    """Raise a RecipeError for a path of `--model_name_or_path` that holds no model, or of the two no tokenizer.
+
+    A Hub id is not looked up here.
+    """
+    if source is None:
+        return
+    name, folder = f"--model_name_or_path {source}", Path(source)
+    if folder.is_file():
+        raise RecipeError(f"{name} is a file: give the folder of a checkpoint, or a Hub id.")
+    if not folder.exists():
+        if _is_path(source):
+            raise RecipeError(f"{name}: there is no such folder (looked from {os.getcwd()}).")
+        return
+    if (folder / "config.json").is_file():
+        if tokenizer is None and not _has_tokenizer(folder):
+            raise RecipeError(f"{name} holds a model but no tokenizer: give one as --tokenizer_name.")
+        return
+    if _has_tokenizer(folder):
+        raise RecipeError(f"{name} holds a tokenizer but no model: give it as --tokenizer_name.")
+    raise RecipeError(f"{name} holds no config.json: this is no model.{_named_checkpoint(folder)}")
+
+
+def _check_tokenizer(source: str | None) -> None:
+    """The same for `--tokenizer_name`, which may be a file too."""
+    if source is None:
+        return
+    if _is_path(source) and not os.path.exists(source):
+        raise RecipeError(f"--tokenizer_name {source}: there is no such folder or file (looked from {os.getcwd()}).")
+    if os.path.isdir(source) and not _has_tokenizer(Path(source)):
+        raise RecipeError(f"--tokenizer_name {source} holds no tokenizer: give another folder, or a vocab.txt.")
+
+
+def _is_path(source: str) -> bool:
+    """Whether it can be no Hub id, which is a name or owner/name."""
+    return source[:1] in (".", "~", os.sep) or source.endswith(os.sep) or source.count("/") > 1 or "\\" in source
+
+
+def _has_tokenizer(folder: Path) -> bool:
+    patterns = ("tokenizer*", "vocab*", "*.model", "special_tokens_map.json")
+    return any(path.is_file() for pattern in patterns for path in folder.glob(pattern))
+
+
+def _named_checkpoint(folder: Path) -> str:
+    """` Did you mean ...?` where a run that did not end has left a checkpoint in the folder."""
+    found = sorted((path.parent for path in folder.glob("checkpoint-*/config.json")), key=lambda path: len(path.name))
+    return f" Did you mean {found[-1]}?" if found else ""
 
 
 def _check_together(model_args: ModelArguments, data_args: DataArguments, training_args: TrainingArguments) -> None:

@@ -23,18 +23,21 @@ ADJUSTABLE = ("classifier_pooling", "hidden_dropout_prob", "attention_probs_drop
 LENGTHS = ("max_seq_length", "max_target_length", "max_new_tokens")  # the flags that positions limit
 
 
-def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> PreTrainedTokenizerBase:
-    """That of the continued checkpoint, `--tokenizer_name`, the model's, or a new one, trained on `read_texts()`."""
+def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]], columns: int = 1) -> PreTrainedTokenizerBase:
+    """That of the continued checkpoint, `--tokenizer_name`, the model's, or a new one, trained on `read_texts()`.
+
+    `columns` is 2 where rows are pairs of texts, which need more room (`--max_seq_length`).
+    """
     model_args = run.model_args
     source = run.checkpoint or model_args.tokenizer_name or model_args.model_name_or_path
     length = model_args.max_position_embeddings or 512
     options = {"do_lower_case": not model_args.cased, "strip_accents": model_args.strip_accents}
     options["model_max_length"] = length
     try:
-        if source is None:  # which looks for lost marks itself
+        if source is None:
             options |= {"split_digits": model_args.split_digits, "show_progress": run.is_main}
-            return train_tokenizer(read_texts(), model_args.vocab_size, **options)
-        if os.path.isfile(source):
+            tokenizer = train_tokenizer(read_texts(), model_args.vocab_size, **options)
+        elif os.path.isfile(source):
             tokenizer = load_tokenizer(source, **options)
         else:
             # A BERT tokenizer needs no code of a checkpoint, and False keeps transformers from asking.
@@ -43,7 +46,12 @@ def load_tokenizer_for(run: Run, read_texts: Callable[[], Iterable[str]]) -> Pre
             tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **hub)
     except (ValueError, TypeError, OSError) as error:
         raise RecipeError(f"no tokenizer from {source or 'the texts'}: {error}") from error
+    _check_room(tokenizer, run.data_args.max_seq_length, columns)
+    if source is None:  # a new one knows all characters, and has looked for lost marks itself
+        return tokenizer
     _check_unknown(tokenizer, source)
+    if model_args.model_name_or_path not in (None, source) and not run.checkpoint:
+        _report_other_entries(run, tokenizer)
     if run.training_args.do_train and run.is_main:
         _report_lost_marks(run, tokenizer, source, read_texts)
     return tokenizer
@@ -58,6 +66,29 @@ def _check_unknown(tokenizer: PreTrainedTokenizerBase, source: str) -> None:
         raise RecipeError(
             f"the tokenizer of {source} has no entry for what it does not know ({error}). {remedy}."
         ) from error
+
+
+def _check_room(tokenizer: PreTrainedTokenizerBase, length: int | None, columns: int) -> None:
+    """Raise a RecipeError where no token of a text fits into `length`: tokenizers ignore a limit that is too small."""
+    special = tokenizer.num_special_tokens_to_add(pair=columns == 2)
+    if length is not None and length < special + columns:
+        needs = f"{special} are special tokens, and each text needs one of its own"
+        raise RecipeError(f"--max_seq_length {length}: give a whole number of at least {special + columns}: {needs}.")
+
+
+def _report_other_entries(run: Run, tokenizer: PreTrainedTokenizerBase) -> None:
+    """One line where ids of `--tokenizer_name` are other entries than in the model's own tokenizer, if it has one."""
+    source = run.model_args.model_name_or_path
+    try:
+        own = AutoTokenizer.from_pretrained(source, trust_remote_code=False, **run.model_args.hub_options()).get_vocab()
+    except (ValueError, TypeError, OSError, KeyError):  # KeyError: what 4.57 raises where there is none
+        return
+    vocab = tokenizer.get_vocab()
+    others = [entry for entry, number in vocab.items() if own.get(entry) != number]
+    if others:
+        problem = f"{len(others)} of {len(vocab)} entries of --tokenizer_name {run.model_args.tokenizer_name}"
+        problem += f" have other ids in the tokenizer of {source}, such as {others[0]!r}"
+        run.say(f"{problem}: what the model knows of these ids is of other entries")
 
 
 def _report_lost_marks(

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ def open_run(recipe: str, arguments: Arguments, model_class: type) -> Run:
         problem = f"--resume_from_checkpoint {resume} is not in --output_dir {folder}, where a run continues."
         raise RecipeError(f"{problem} To start from its weights, give --model_name_or_path {resume}.")
     with run.training_args.main_process_first(desc="look into the output folder"):
+        if run.is_main:
+            check_writable(folder, "--output_dir")
+            if run.model_args.cache_dir:
+                check_writable(Path(run.model_args.cache_dir), "--cache_dir")
         _look_into(run, resume)
         last = last_checkpoint(folder)
     if isinstance(resume, str) and not _is_complete(Path(resume)):
@@ -85,6 +90,26 @@ def open_run(recipe: str, arguments: Arguments, model_class: type) -> Run:
         nothing = f"{folder} has no checkpoint yet: starting anew"
         run.say(f"continuing from {run.checkpoint}" if run.checkpoint else nothing)
     return run
+
+
+def check_writable(folder: Path, flag: str) -> None:
+    """Raise a RecipeError unless files can be written in `folder`, which stays as it was, there or not."""
+    made: list[Path] = []
+    try:
+        if folder.is_file():
+            raise RecipeError(f"{flag} {folder} is a file: name a folder.")
+        for path in (*reversed(folder.absolute().parents), folder.absolute()):
+            if not path.exists():
+                path.mkdir()
+                made.append(path)
+        os.listdir(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RecipeError(f"{flag} {folder} cannot be written ({error.strerror}): name another.") from error
+    finally:
+        for path in reversed(made):
+            path.rmdir()
 
 
 def _check_trained(model_args: ModelArguments, model_class: type) -> None:
@@ -116,14 +141,12 @@ def _look_into(run: Run, resume: str | bool) -> None:
     A run that never came to a checkpoint has nothing to lose or to continue, and counts as none.
     """
     folder, named = run.folder, f"--output_dir {run.folder}"
-    if folder.exists() and not folder.is_dir():
-        raise RecipeError(f"{named} is a file: name a folder.")
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
         old = json.loads((folder / MARKER).read_text(encoding="utf-8"))
         is_finished, recipe, settings = old["status"] == "finished", old["recipe"], old["settings"]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise RecipeError(f"{named} holds something else than a run of a recipe: name another.") from None
     if not is_finished and not any(folder.glob("checkpoint-*")) and not any(folder.glob("*.safetensors")):
         return

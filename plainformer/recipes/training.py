@@ -140,8 +140,10 @@ def finish(run: Run, predictions: str | None = None) -> None:
     if not run.training_args.do_train:
         model, version = run.model_args.model_name_or_path, run.model_args.model_revision
     revision = "" if version == "main" else f", revision={version!r}"
-    load = f"{run.model_class._auto_class}.from_pretrained({model!r}, trust_remote_code=True{revision})"
-    run.say(f"model: {model}; load it with {load}, and its tokenizer with AutoTokenizer")
+    load = f"from_pretrained({model!r}, trust_remote_code=True{revision})"  # without it, transformers would ask
+    run.say(
+        f"model: {model}; load it with {run.model_class._auto_class}.{load}, its tokenizer with AutoTokenizer.{load}"
+    )
     run.say(f"metrics: {run.folder / 'all_results.json'}")
     nothing = f"none; --model_name_or_path {model} --test_file FILE makes them"
     if run.recipe == "run_mlm":

@@ -70,7 +70,7 @@ def write_card(card: Card, report: dict, folder: Path) -> str:
         "## Load it",
         *explain_loading(card, report),
         "## Choices",
-        tabulate(("field", "value"), [(f"`{name}`", f"`{value}`") for name, value in report["choices"].items()]),
+        tabulate(("field", "value"), list_choices(report["choices"])),
         "## Data",
         list_data(card, folder),
         "## Metrics",
@@ -95,10 +95,18 @@ def describe(card: Card, report: dict) -> list[str]:
 
 
 def position_text(choices: dict) -> str:
-    """What the registry says of the kind, and the most tokens of a text where the kind has a limit."""
+    """What the registry says of the kind, the most tokens of a text where it has one, and whether they were random."""
     kind = POSITION_KINDS[choices["position_embedding_type"]]
     limit = f" (at most {choices['max_position_embeddings']} tokens)" if kind.has_limit else ""
-    return kind.summary + limit
+    num_positions = choices.get("randomize_positions", 0)
+    return kind.summary + limit + (f", in training drawn from {num_positions:,}" if num_positions else "")
+
+
+def list_choices(choices: dict) -> list[tuple[str, str]]:
+    """The fields and their values, without those that only other kinds of positions read."""
+    own = POSITION_KINDS[choices["position_embedding_type"]].fields
+    others = {field for kind in POSITION_KINDS.values() for field in kind.fields} - set(own)
+    return [(f"`{name}`", f"`{value}`") for name, value in choices.items() if name not in others]
 
 
 def explain_loading(card: Card, report: dict) -> list[str]:

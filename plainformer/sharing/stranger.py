@@ -28,7 +28,7 @@ SENTENCES = ["A stranger opens the folder.", "It is read from here alone, withou
 CHOICES = (
     "position_embedding_type pre_norm embedding_norm scale_embedding classifier_pooling hidden_size num_hidden_layers "
     "num_attention_heads intermediate_size hidden_act max_position_embeddings vocab_size type_vocab_size "
-    "tie_word_embeddings"
+    "tie_word_embeddings rope_theta relative_attention_num_buckets relative_attention_max_distance randomize_positions"
 ).split()
 
 

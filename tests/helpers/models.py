@@ -281,4 +281,8 @@ NON_DEFAULT = {
     "classifier_pooling": "mean",
     "unpad_inputs": False,
     "sparse_prediction": False,
+    "rope_theta": 500.0,
+    "relative_attention_num_buckets": 16,
+    "relative_attention_max_distance": 64,
+    "randomize_positions": 40,
 }

@@ -77,3 +77,54 @@ def check_kind(kind: str, folder: Path) -> None:
     assert_equal(row_answers(loaded, rows), row_answers(model, rows))
     encoder = PlainformerModel.from_pretrained(folder)
     assert_equal(row_answers(encoder, rows), row_answers(model.plainformer, rows))
+
+
+def alibi_by_hand(num_heads: int, positions: np.ndarray) -> np.ndarray:
+    """ALiBi's biases [H, L, L] in float64 for positions [L], head by head.
+
+    n heads, a power of 2, have the geometric sequence from 2^(-8/n) with that ratio. Other numbers take the sequence of
+    the power below, and then every second number of the one above.
+    """
+    below = 1
+    while 2 * below <= num_heads:
+        below *= 2
+    slopes = [np.exp2(-8 / below) ** (head + 1) for head in range(below)]
+    slopes += [np.exp2(-8 / (2 * below)) ** (head + 1) for head in range(0, 2 * below, 2)]
+    return np.stack([-slope * np.abs(positions[:, None] - positions) for slope in slopes[:num_heads]])
+
+
+def bucket_by_hand(distance: int, num_buckets: int, max_distance: int, is_causal: bool) -> int:
+    """T5's bucket of key - query, in whole numbers: it counts the buckets that begin at this distance or before."""
+    if not is_causal:
+        offset = num_buckets // 2 if distance > 0 else 0
+        return offset + bucket_by_hand(-abs(distance), num_buckets // 2, max_distance, True)
+    behind, exact = max(-distance, 0), num_buckets // 2
+    grown = num_buckets - exact
+    begins = [
+        # behind >= exact (max_distance / exact)^(step / grown)
+        behind**grown >= max_distance**step * exact ** (grown - step)
+        for step in range(1, grown)
+    ]
+    return min(behind, exact) + sum(begins)
+
+
+def bias_by_hand(attention: torch.nn.Module, positions: np.ndarray, is_causal: bool = False) -> torch.Tensor | float:
+    """What a layer's attention adds to the scores at positions [L], [H, L, L], from the formulas; 0 for no bias."""
+    config, bias = attention.config, attention.bias
+    if config.position_embedding_type == "alibi":
+        return torch.from_numpy(alibi_by_hand(config.num_attention_heads, positions)).float()
+    if config.position_embedding_type != "relative":
+        return 0.0
+    options = (config.relative_attention_num_buckets, config.relative_attention_max_distance, is_causal)
+    buckets = [[bucket_by_hand(int(key - query), *options) for key in positions] for query in positions]
+    return bias.table.weight.T[:, torch.tensor(buckets)]
+
+
+def turn_by_hand(states: torch.Tensor, positions: np.ndarray, theta: float = 10000.0) -> torch.Tensor:
+    """Rotary positions: neighbouring columns of states [B, L, H, D] as complex numbers, turned in float64."""
+    even = states.shape[-1] // 2 * 2
+    angles = positions[:, None] / theta ** (np.arange(0, even, 2) / even)  # [L, D/2]
+    turns = torch.from_numpy(np.exp(1j * angles))[:, None]  # [L, 1, D/2]
+    numbers = torch.view_as_complex(states[..., :even].double().contiguous().unflatten(-1, (-1, 2)))
+    turned = torch.view_as_real(numbers * turns).flatten(-2)
+    return torch.cat((turned, states[..., even:].double()), dim=-1)

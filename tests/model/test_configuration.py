@@ -25,6 +25,7 @@ from plainformer import (
 )
 from plainformer.configuration_plainformer import ACTIVATIONS, RULES
 from plainformer.names_plainformer import NAMES_ELSEWHERE, OF_TRANSFORMERS, WITHOUT_CHOICE
+from plainformer.positions_plainformer import POSITION_KINDS
 
 # What the fields of transformers look like when they are not at their defaults.
 INHERITED = {
@@ -58,6 +59,10 @@ BERT_BASE = {
     "classifier_pooling": "cls",
     "unpad_inputs": True,
     "sparse_prediction": True,
+    "rope_theta": 10000.0,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "randomize_positions": 0,
 }
 
 NOT_INTEGERS = (0, -1, 2.0, True, False, None, "12", float("nan"), np.int64(8), [12])
@@ -80,13 +85,17 @@ BAD_VALUES = {
     "pad_token_id": (-1, 50, 51, 0.0, True, False, "0", float("nan"), np.int64(3)),
     "classifier_dropout": NOT_PROBABILITIES,
     "tie_word_embeddings": NOT_BOOLEANS,
-    "position_embedding_type": ("absolute", "rotary", "Learned", "", None, 0, True, ["learned"]),
+    "position_embedding_type": ("absolute", "rope", "Learned", "", None, 0, True, ["learned"]),
     "pre_norm": NOT_BOOLEANS,
     "embedding_norm": NOT_BOOLEANS,
     "scale_embedding": NOT_BOOLEANS,
     "classifier_pooling": ("max", "CLS", "", None, 0, True, ["cls"]),
     "unpad_inputs": NOT_BOOLEANS,
     "sparse_prediction": NOT_BOOLEANS,
+    "rope_theta": (*NOT_POSITIVE, 0.5),
+    "relative_attention_num_buckets": (*NOT_INTEGERS[:-1], 2, 7),
+    "relative_attention_max_distance": NOT_INTEGERS,
+    "randomize_positions": (-1, 0.5, True, None, "64", 513),
     "problem_type": ("regresion", "classification", "", 0, True, ["regression"]),
     "num_labels": (-1, 0, 2.5, True, "3"),
 }
@@ -114,6 +123,9 @@ REMEDIES = {
     "initializer_range": "above 0",
     "layer_norm_eps": "above 0",
     "pad_token_id": "None",
+    "rope_theta": "at least 1",
+    "relative_attention_num_buckets": "even",
+    "randomize_positions": "at",
 }
 
 
@@ -128,7 +140,8 @@ class Recorder(list):
 def warnings_given(monkeypatch) -> Recorder:
     """The warnings that the configuration gives."""
     recorder = Recorder()
-    monkeypatch.setattr("plainformer.names_plainformer.logger", recorder)
+    for file in ("names", "configuration"):
+        monkeypatch.setattr(f"plainformer.{file}_plainformer.logger", recorder)
     return recorder
 
 
@@ -394,6 +407,43 @@ def test_one_class_leaves_nothing_to_choose():
     assert tiny_config(num_labels=1, problem_type="multi_label_classification").num_labels == 1
 
 
+# Fields of one kind of positions.
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"relative_attention_max_distance": 16}, "max_distance=16 is too near for relative_attention_num_buckets=32"),
+        ({"relative_attention_num_buckets": 256}, "max_distance=128 is too near .*num_buckets=256"),
+        ({"randomize_positions": 17}, "randomize_positions=17 is more than max_position_embeddings=16.*'learned'"),
+    ],
+)
+def test_fields_that_do_not_go_together(fields, message):
+    with pytest.raises(ValueError, match=message):
+        tiny_config(**fields)
+    assert tiny_config(position_embedding_type="alibi", randomize_positions=17).randomize_positions == 17
+
+
+def test_a_field_that_the_kind_does_not_read_is_named(tmp_path, warnings_given):
+    """Where it is set, and not where it is read from a file."""
+    fields = {"rope_theta": 500.0, "relative_attention_num_buckets": 16, "relative_attention_max_distance": 64}
+    readers = dict(zip(fields, ("rotary", "relative", "relative"), strict=True))
+    for kind in POSITION_KINDS:
+        warnings_given.clear()
+        config = tiny_config(position_embedding_type=kind, **fields, randomize_positions=16)
+        unread = [field for field, reader in readers.items() if reader != kind]
+        unread += ["randomize_positions"] if kind == "none" else []
+        assert [warning.partition("=")[0] for warning in warnings_given] == unread
+        assert all(f"position_embedding_type='{kind}'" in warning for warning in warnings_given)
+        warnings_given.clear()
+        config.save_pretrained(tmp_path)
+        PlainformerModel(PlainformerConfig.from_pretrained(tmp_path, vocab_size=60)).save_pretrained(tmp_path)
+        PlainformerModel.from_pretrained(tmp_path)
+        assert not warnings_given
+    PlainformerConfig.from_pretrained(tmp_path, rope_theta=7)
+    assert [warning.partition(" ")[0] for warning in warnings_given] == ["rope_theta=7"]
+
+
 # Mistyped keywords.
 
 
@@ -442,7 +492,11 @@ ELSEWHERE = {
     | {"bias": None, "is_causal": None, "padding_idx": "pad_token_id", "num_embeddings": "vocab_size"},
     "x-transformers": {"num_tokens": "vocab_size", "max_seq_len": "max_position_embeddings", "dim": "hidden_size"}
     | {"depth": "num_hidden_layers", "heads": "num_attention_heads", "ff_mult": "intermediate_size"}
-    | {"attn_dropout": "attention_probs_dropout_prob", "emb_dropout": "hidden_dropout_prob", "rotary_pos_emb": None},
+    | {
+        "attn_dropout": "attention_probs_dropout_prob",
+        "emb_dropout": "hidden_dropout_prob",
+        "rotary_pos_emb": "position_embedding_type",
+    },
     "fairseq": {"encoder_embed_dim": "hidden_size", "encoder_ffn_embed_dim": "intermediate_size"}
     | {"encoder_layers": "num_hidden_layers", "encoder_attention_heads": "num_attention_heads"}
     | {"max_source_positions": "max_position_embeddings", "encoder_normalize_before": "pre_norm"},
@@ -452,9 +506,13 @@ ELSEWHERE = {
     | {"dropout_rate": "hidden_dropout_prob", "d_kv": None},
     "DistilBERT": {"n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
     | {"hidden_dim": "intermediate_size", "sinusoidal_pos_embds": "position_embedding_type"},
-    "ModernBERT": {"norm_eps": "layer_norm_eps", "mlp_dropout": "hidden_dropout_prob", "global_rope_theta": None},
+    "ModernBERT": {
+        "norm_eps": "layer_norm_eps",
+        "mlp_dropout": "hidden_dropout_prob",
+        "global_rope_theta": "rope_theta",
+    },
     "tutorials": {"max_len": "max_position_embeddings", "pad_idx": "pad_token_id", "embed_dim": "hidden_size"}
-    | {"num_encoder_layers": "num_hidden_layers", "rope_theta": None, "block_size": "max_position_embeddings"}
+    | {"num_encoder_layers": "num_hidden_layers", "rotary_dim": None, "block_size": "max_position_embeddings"}
     | {"maxLen": "max_position_embeddings", "embedSize": "hidden_size", "numHeads": "num_attention_heads"},
 }
 
@@ -645,6 +703,7 @@ def test_an_ordinary_extra_is_no_typo(name, warnings_given):
 
 def test_reading_a_saved_file_is_quiet(tmp_path, warnings_given):
     config = PlainformerConfig(**NON_DEFAULT, **INHERITED)
+    warnings_given.clear()
     config.save_pretrained(tmp_path)
     PlainformerConfig.from_pretrained(tmp_path)
     PlainformerConfig.from_dict(config.to_dict())

@@ -36,9 +36,8 @@ class Slope(nn.Module):
         super().__init__()
         self.slopes = nn.Parameter(torch.linspace(0.5, 1.0, config.num_attention_heads))
 
-    def forward(self, query_ids: Tensor, key_ids: Tensor) -> Tensor:
-        distance = key_ids[..., None, :] - query_ids[..., :, None]  # [..., Q, K]
-        penalty = torch.where(distance < 0, -2 * distance, distance).to(self.slopes.dtype)
+    def forward(self, distances: Tensor) -> Tensor:
+        penalty = torch.where(distances < 0, -2 * distances, distances).to(self.slopes.dtype)  # [..., Q, K]
         return -self.slopes[:, None, None] * penalty[..., None, :, :]  # [..., H, Q, K]
 
 
@@ -116,7 +115,7 @@ def test_weights_by_hand(monkeypatch, toy, unpad):
         query, key = modules[Turn](query, positions), modules[Turn](key, positions)
     scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / math.sqrt(16)
     if Slope in modules:
-        scores = scores + modules[Slope](positions, positions)
+        scores = scores + modules[Slope](positions[..., None, :] - positions[..., :, None])
     expected = scores.masked_fill(mask[:, None, None] == 0, -torch.inf).softmax(dim=-1)
     tokens = mask.bool()
     assert_same(weights.transpose(1, 2)[tokens], expected.transpose(1, 2)[tokens])

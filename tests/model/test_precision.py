@@ -6,8 +6,8 @@ Shapes: B batch, L length, C classes.
 import pytest
 import torch
 from helpers.models import (
+    KIND_AND_NORM,
     PER_ROW,
-    VARIANTS,
     answers,
     as_batch,
     assert_same,
@@ -24,7 +24,7 @@ from plainformer.kernels_plainformer import eager_attention
 from plainformer.losses_plainformer import class_loss, sequence_loss, span_loss, value_loss
 
 
-@pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("fields", KIND_AND_NORM.values(), ids=KIND_AND_NORM)
 def test_kernels_and_routes_agree_in_float64(fields):
     rows = make_rows(padding_mask())
     expected = answers(make_model(PlainformerModel, **fields).double()(**rows))

@@ -84,3 +84,9 @@ def test_the_example_of_a_kind_works(monkeypatch, tmp_path):
     (name,) = kinds.keys() - POSITION_KINDS.keys()
     monkeypatch.setitem(POSITION_KINDS, name, kinds[name])
     check_kind(name, tmp_path)
+
+
+def test_the_example_of_positions_at_random_works(capsys):
+    block = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "positions.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(block[1], {})
+    assert capsys.readouterr().out == "torch.Size([2, 4096, 64])\n"

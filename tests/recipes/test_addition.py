@@ -137,6 +137,10 @@ def test_longer_numbers_than_were_learned(text, remedy, trained):
         (["--answer", "1+2"], "--answer and --model go together"),
         (["--output_dir", "new", "--model", "old"], "--answer and --model go together"),
         (["--answer", "1+2", "--model", "nowhere"], "--model nowhere holds no model of addition.py"),
+        (
+            ["--answer", "1+2", "--model", "."],
+            "holds no model of addition.py: train one with --output_dir and the name of a",
+        ),
         (["--output_dir", "new", "--digits", 0], "--digits 0: give a number from 1 to 20"),
         (["--output_dir", "new", "--digits", 21], "--digits 21: give a number from 1 to 20"),
         (["--output_dir", "new", "--num_train_steps", 0], "--num_train_steps 0: give a whole number of at least 1"),
@@ -158,7 +162,7 @@ def test_a_folder_in_use_is_left_alone(trained, tmp_path):
         main(["--output_dir", trained[0]])
     assert all((weights(trained[0])[name] == weight).all() for name, weight in before.items())
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(RecipeError, match="cannot be a folder to write to: File exists"):
+    with pytest.raises(RecipeError, match="is a file: name a folder"):
         main(["--output_dir", tmp_path / "file"])
 
 

@@ -95,10 +95,14 @@ def test_the_end_says_where_everything_is(name, files, tmp_path, capsys):
     test = [] if name == "run_mlm" else ["--test_file", files[name][3]]
     import_module(name).main(arguments(name, files, tmp_path, "--max_steps", 1, *test))
     model, metrics, predictions = capsys.readouterr().out.splitlines()[-3:]
-    place, load = re.fullmatch(r"model: (.*); load it with (.*), and its tokenizer with AutoTokenizer", model).groups()
+    place, load, load_tokenizer = re.fullmatch(
+        r"model: (.*); load it with (.*), its tokenizer with (.*)", model
+    ).groups()
     assert Path(place) == tmp_path / name
     auto = load.partition(".")[0]
     loaded = eval(load, {auto: getattr(transformers, auto)})
+    assert len(eval(load_tokenizer, {"AutoTokenizer": AutoTokenizer})) == loaded.config.vocab_size
+    assert load_tokenizer.endswith("trust_remote_code=True)")
     assert loaded.config.model_type == ("plainformer-seq2seq" if name == "run_seq2seq" else "plainformer")
     assert torch.equal(loaded.base_model.embeddings.word_embeddings.weight, read_words(tmp_path / name))
     assert "train_loss" in json.loads(Path(metrics.removeprefix("metrics: ")).read_text())

@@ -38,7 +38,7 @@ from helpers.recipes import (
 from run_classification import main
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import EvalPrediction, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, EvalPrediction, PreTrainedTokenizerFast
 
 from plainformer import (
     PlainformerConfig,
@@ -54,7 +54,7 @@ from plainformer.recipes.metrics import score_multi, score_regression, score_sin
 from plainformer.recipes.models import load_model
 from plainformer.recipes.run_folder import open_run
 from plainformer.recipes.training import Terminated, launch
-from plainformer.tokenization_plainformer import train_tokenizer
+from plainformer.tokenization_plainformer import SPECIAL_TOKENS, train_tokenizer
 
 
 @pytest.fixture
@@ -144,6 +144,7 @@ def test_a_copied_recipe_works_from_an_empty_folder(files, tmp_path):
 def test_every_choice_of_architecture_reaches_the_model(run, files, tmp_path):
     chosen = {"position_embedding_type": "sinusoidal", "pre_norm": True, "embedding_norm": False}
     chosen |= {"scale_embedding": True, "max_position_embeddings": 40, "initializer_range": 0.5, **SIZES}
+    chosen |= {"randomize_positions": 64}
     assert set(chosen) == set(ARCHITECTURE)
     flags = [word for name, value in chosen.items() for word in (f"--{name}", value)]
     run(*files[:2], *TINY, *flags, "--max_steps", 1, "--learning_rate", 0)
@@ -701,6 +702,17 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         run(*files, *TINY, out="out/thesis.txt")
 
 
+def test_folders_that_cannot_be_written(run, files, tmp_path):
+    """Nothing is left where a folder could not be made, nor where another check fails."""
+    with pytest.raises(RecipeError, match=r"--output_dir .*new cannot be written \(Not a directory\): name another"):
+        run(*files, *TINY, out="train.csv/new")
+    with pytest.raises(RecipeError, match="--cache_dir .*cannot be written"):
+        run(*files, *TINY, "--cache_dir", tmp_path / "train.csv" / "cache", out="a/b")
+    with pytest.raises(RecipeError, match="--max_seq_length 2"):
+        run(*files, *TINY, "--max_seq_length", 2, out="a/b")
+    assert not (tmp_path / "a").exists()
+
+
 # Settings
 
 
@@ -716,6 +728,16 @@ def test_foreign_folder_is_left_alone(run, files, tmp_path):
         (["--hidden_size", "17"], "hidden_size=17 is not a multiple of num_attention_heads=2"),
         (["--max_seq_length", "17"], "--max_seq_length 17 is more than the 16 positions"),
         (["--load_best_model_at_end"], "requires the save and eval strategy to match"),
+        (
+            ["--max_seq_length", "3", "--text_column_names", "text,label"],
+            "--max_seq_length 3: give a whole number of at",
+        ),
+        (["--max_seq_length", "2"], "--max_seq_length 2: give a whole number of at least 3: 2 are special tokens"),
+        (["--max_steps", "0"], "--max_steps 0: give a whole number of at least 1"),
+        (["--num_train_epochs", "0"], "--num_train_epochs 0.0: give a number above 0"),
+        (["--learning_rate", "-1"], "--learning_rate -1.0: give a number of at least 0"),
+        (["--seed", "-1"], "--seed -1: give a whole number from 0"),
+        (["--adam_beta2", "1"], "--adam_beta2 1.0: give a number from 0 to below 1"),
         (["--max_train_samples", "0"], "--max_train_samples 0: give a whole number of at least 1"),
         (
             ["--validation_split_percentage", "100"],
@@ -732,6 +754,32 @@ def test_settings_that_cannot_work(run, files, flags, message):
     with pytest.raises((RecipeError, DataError)) as error:
         run(*files[:2], *TINY, *flags)
     assert message in str(error.value)
+
+
+def test_paths_that_hold_no_model(run, files, tmp_path):
+    """What is there instead is named, before any data is read; a name that may be one of the Hub is not looked up."""
+    for name in ("empty", "notes", "tokenizer", "stopped/checkpoint-3"):
+        (tmp_path / name).mkdir(parents=True)
+    write(tmp_path / "notes" / "notes.txt", "mine")
+    write(tmp_path / "tokenizer" / "tokenizer.json", "{}")
+    write(tmp_path / "stopped" / "checkpoint-3" / "config.json", "{}")
+    for flag, name, message in (
+        ("--model_name_or_path", "nowhere", "there is no such folder"),
+        ("--model_name_or_path", "train.csv", "is a file: give the folder"),
+        ("--model_name_or_path", "empty", "holds no config.json: this is no model"),
+        ("--model_name_or_path", "notes", "holds no config.json: this is no model"),
+        ("--model_name_or_path", "stopped", "this is no model. Did you mean .*checkpoint-3?"),
+        ("--model_name_or_path", "tokenizer", "holds a tokenizer but no model: give it as --tokenizer_name"),
+        (
+            "--model_name_or_path",
+            "stopped/checkpoint-3",
+            "holds a model but no tokenizer: give one as --tokenizer_name",
+        ),
+        ("--tokenizer_name", "nowhere", "there is no such folder or file"),
+        ("--tokenizer_name", "notes", "holds no tokenizer"),
+    ):
+        with pytest.raises(RecipeError, match=f"{flag} {tmp_path / name}.*{message}"):
+            run(*files, flag, tmp_path / name)
 
 
 def test_a_head_of_another_task_is_not_used(run, files, tmp_path, capsys):
@@ -884,6 +932,20 @@ def test_tokenizer_with_more_entries_than_the_model(run, files, tmp_path):
     make_bert(tmp_path / "bert")
     with pytest.raises(RecipeError, match=r"the tokenizer has \d+ entries, and the model was made for 10"):
         run(*files, "--model_name_or_path", tmp_path / "small", "--tokenizer_name", tmp_path / "bert")
+
+
+def test_tokenizer_with_other_entries_than_the_models(run, files, tmp_path, monkeypatch, capsys):
+    """Both fit the model; of one of them, other words have its ids."""
+    monkeypatch.setattr(run_classification, "train_and_evaluate", lambda *args, **options: ({}, None))
+    make_bert(tmp_path / "bert")
+    own = AutoTokenizer.from_pretrained(tmp_path / "bert", trust_remote_code=False)
+    write(tmp_path / "own.txt", "\n".join(sorted(own.get_vocab(), key=own.get_vocab().get)))
+    write(tmp_path / "other.txt", "\n".join([*SPECIAL_TOKENS, "film", "bad", "good"]))
+    for name, count in (("own", 0), ("other", 3)):
+        flags = ["--model_name_or_path", tmp_path / "bert", "--tokenizer_name", tmp_path / f"{name}.txt"]
+        run(*files, *flags, out=name)
+        line = f"3 of 8 entries of --tokenizer_name {tmp_path / 'other.txt'} have other ids in the tokenizer of"
+        assert (line in capsys.readouterr().out) == bool(count)
 
 
 @pytest.mark.parametrize("kind", ["regression", "multi"])

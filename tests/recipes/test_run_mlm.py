@@ -311,7 +311,7 @@ def test_starts_from_bert_and_the_baseline_agrees(run, files, tmp_path):
     [
         (["--bert_baseline"], "--bert_baseline with packed documents: BERT lets the documents of a row see each other"),
         (["--mlm_probability", 1], "--mlm_probability 1.0: give a fraction above 0 and below 1"),
-        (["--max_seq_length", 2], "--max_seq_length 2: a row needs room for 2 special tokens and one of the text"),
+        (["--max_seq_length", 2], "--max_seq_length 2: give a whole number of at least 3: 2 are special tokens"),
         (["--max_seq_length", 17], "--max_seq_length 17 is more than the 16 positions"),
         (["--segmenter", "sys:intern"], "--segmenter sys:intern says what a word is, which matters to --whole_word"),
         (["--whole_word_masking", "--segmenter", "jiebba:lcut"], "--segmenter 'jiebba:lcut': No module named 'jiebba'"),

@@ -12,6 +12,7 @@ import pytest
 import run_mlm
 import run_seq2seq
 import torch
+from datasets import Dataset, DatasetDict
 from helpers.recipes import (
     NO_DROPOUT,
     SIZES,
@@ -37,7 +38,7 @@ from plainformer import (
 from plainformer.recipes.errors import DataError, RecipeError
 from plainformer.recipes.generation import make_measure, make_write
 from plainformer.recipes.metrics import edit_distance, find_text_metrics, score_texts
-from plainformer.tokenization_plainformer import train_tokenizer
+from plainformer.tokenization_plainformer import SPECIAL_TOKENS, train_tokenizer
 
 LETTERS = "abcdef"
 FAST = ["--learning_rate", 1e-2, "--initializer_range", 0.2, "--per_device_train_batch_size", 32]
@@ -146,6 +147,28 @@ def test_each_target_is_trained_on_and_any_is_right(run, tmp_path, monkeypatch):
 def test_what_counts_as_targets(value, expected):
     assert as_targets(value) == expected
     assert as_targets("a; b;", ";") == ["a", "b"]
+
+
+def read_cells(path: Path, cells: list, **arguments) -> list:
+    data_args = run_seq2seq.Seq2SeqArguments(train_file=str(path), **arguments)
+    data = DatasetDict(train=Dataset.from_list([{"target": cell} for cell in cells]))
+    write(path, [{"target": cell} for cell in cells])
+    return run_seq2seq.read_targets(data, SimpleNamespace(data_args=data_args, say=print), "target")["train"]["target"]
+
+
+def test_targets_in_lists(tmp_path, capsys):
+    """Text cells of CSV that all hold a list are lists, and in JSON they are texts; what is empty is counted."""
+    cells = ["['b1', 'c']", "['d']"]
+    assert list(read_cells(tmp_path / "t.csv", cells)) == [["b1", "c"], ["d"]]
+    assert "train: the text cells of 'target' are read as lists, such as ['b1', 'c']" in capsys.readouterr().out
+    assert list(read_cells(tmp_path / "t.jsonl", cells)) == [[cell] for cell in cells]
+    assert list(read_cells(tmp_path / "t.csv", ["[3, 4]", "(a)"])) == [["[3, 4]"], ["(a)"]]
+    with pytest.raises(DataError, match=r"1 row of .*is no list, and other cells are, such as \['b1'.*line 3"):
+        read_cells(tmp_path / "t.csv", [cells[0], "d"])
+    with pytest.raises(DataError, match=r"--target_delimiter cannot split"):
+        read_cells(tmp_path / "t.csv", cells, target_delimiter=";")
+    assert list(read_cells(tmp_path / "t.jsonl", [["a", None], ["b", ""], ["c"]])) == [["a"], ["b"], ["c"]]
+    assert "train: 2 of 3 rows have null or empty targets in a list: left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("extension", ["csv", "json", "jsonl", "parquet"])
@@ -261,6 +284,39 @@ def test_bad_flags(run, files, flags, error):
 def test_bad_rows(run, tmp_path, rows, error):
     with pytest.raises(DataError, match=error):
         run("--train_file", write(tmp_path / "bad.jsonl", rows), *TINY)
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([("a", "b"), ("a", "b [SEP] c")], r"'target' holds the text of a special token.*line 2. The first is \[SEP\]"),
+        ([("a", ["b", "[UNK]"])], r"'target' holds the text of a special token.*line 1. The first is \[UNK\]"),
+        ([("a", ["b"]), ("a", ["b", "\u200d"])], r"leaves nothing of 'target'.*line 2"),
+        ([("a", "b"), ("\u200d", "b")], r"leaves nothing of 'source'.*line 2"),
+    ],
+)
+def test_targets_that_cannot_be_written(run, tmp_path, rows, error):
+    """The whole file is looked at, also what is cut off to evaluate on."""
+    train = write(tmp_path / "t.jsonl", [{"source": source, "target": target} for source, target in rows])
+    with pytest.raises(DataError, match=error):
+        run("--train_file", train, *TINY)
+
+
+def test_characters_that_the_vocabulary_lacks(run, files, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(run_seq2seq, "train_and_evaluate", lambda *args, **options: ({}, None))
+    rows = [{"source": "a [MASK]", "target": ["\u65e5"]}, {"source": "\u65e5", "target": ["A", "A \u65e5"]}]
+    other = write(tmp_path / "other.jsonl", rows)
+    run("--train_file", files[1], "--validation_file", other, *TINY)
+    printed = capsys.readouterr().out
+    assert "validation: 1 of 2 targets hold characters that the vocabulary lacks, and can never be" in printed
+    assert (
+        "validation: 1 of 2 sources are nothing but characters that the vocabulary lacks, such as '\u65e5'" in printed
+    )
+    assert "validation: 1 of 2 sources hold the text of a special token, such as [MASK]" in printed
+    vocab = write(tmp_path / "vocab.txt", "\n".join([*SPECIAL_TOKENS, "a"]))
+    bad = write(tmp_path / "bad.jsonl", [{"source": "a", "target": "\u65e5"}])
+    with pytest.raises(RecipeError, match="train: 1 of 1 targets hold .*--tokenizer_name, or leave that out"):
+        run("--train_file", bad, "--tokenizer_name", vocab, *TINY, out="bad")
 
 
 def test_predicts_rows_without_targets(run, files, tmp_path):

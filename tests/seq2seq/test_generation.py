@@ -163,9 +163,8 @@ class Slope(nn.Module):
     def reset_parameters(self) -> None:
         nn.init.constant_(self.table, 0.3)
 
-    def forward(self, query_ids, key_ids) -> torch.Tensor:
-        distance = query_ids[..., :, None] - key_ids[..., None, :]  # [B, Q, K]
-        return -self.table * distance[..., None, :, :]
+    def forward(self, distances) -> torch.Tensor:  # [..., Q, K]
+        return self.table * distances[..., None, :, :]
 
 
 class Turn(nn.Module):
@@ -174,8 +173,8 @@ class Turn(nn.Module):
     def __init__(self, config) -> None:
         super().__init__()
 
-    def forward(self, states, position_ids) -> torch.Tensor:
-        return states * (1 + 0.2 * position_ids[..., None, None])
+    def forward(self, states, angles) -> torch.Tensor:
+        return states * (1 + 0.2 * angles[..., None, None])
 
 
 @pytest.mark.parametrize("place", [{"bias": Slope}, {"rotation": Turn}], ids=["bias", "rotation"])

@@ -5,11 +5,12 @@ Oracles: `torch.nn.Transformer`, and `MarianMTModel` of transformers.
 Shapes: B batch, S source, L targets, N labels, V vocabulary.
 """
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from helpers.models import assert_equal, assert_finite, assert_same, gradients
-from helpers.positions import formula
+from helpers.models import KIND_AND_NORM, assert_equal, assert_finite, assert_same, gradients
+from helpers.positions import bias_by_hand, formula, turn_by_hand
 from helpers.seq2seq import (
     END,
     GREEDY,
@@ -32,7 +33,14 @@ from plainformer import (
     PlainformerSeq2SeqConfig,
     kernels_plainformer,
 )
+from plainformer.positions_plainformer import POSITION_KINDS, NoRotation
 
+# `torch.nn` has no attention whose queries and keys turn.
+TORCH_VARIANTS = {
+    name: variant
+    for name, variant in KIND_AND_NORM.items()
+    if POSITION_KINDS[variant["position_embedding_type"]].rotation is NoRotation
+}
 ATTENTIONS = {"self_attn": "attention", "multihead_attn": "cross_attention"}
 NORMS = {"encoder": ["attn_norm", "mlp_norm"], "decoder": ["attn_norm", "cross_attn_norm", "mlp_norm"]}
 
@@ -96,9 +104,26 @@ def embed_for_torch(embeddings, ids, words) -> torch.Tensor:
     return embeddings.norm(states)
 
 
+def add_biases(oracle: nn.Transformer, model) -> None:
+    """Let the self-attentions of `torch.nn` add the biases of ours, from the formulas and our tables."""
+    for side, ours in (("encoder", model.plainformer), ("decoder", model.decoder)):
+        for their_layer, our_layer in zip(getattr(oracle, side).layers, ours.layers, strict=True):
+
+            def add(module, args, kwargs, attention=our_layer.attention, is_causal=side == "decoder") -> tuple:
+                B, L, _ = args[0].shape
+                bias = bias_by_hand(attention, np.arange(L), is_causal)  # [H, L, L]
+                mask = torch.zeros(L, L) if kwargs["attn_mask"] is None else kwargs["attn_mask"]
+                return args, {**kwargs, "attn_mask": (mask + bias).repeat(B, 1, 1), "is_causal": False}  # [B * H, L, L]
+
+            if our_layer.attention.bias is not None:
+                their_layer.self_attn.register_forward_pre_hook(add, with_kwargs=True)
+
+
+@pytest.mark.parametrize("variant", TORCH_VARIANTS.values(), ids=TORCH_VARIANTS)
 def test_it_computes_what_torch_nn_transformer_computes(variant):
     model = make_seq2seq(**variant)
     oracle, names = make_torch(model)
+    add_biases(oracle, model)
     ids, labels = torch.randint(3, 50, (3, 7)), torch.randint(3, 50, (3, 5))
     output = model(input_ids=ids, labels=labels)
     output.loss.backward()
@@ -117,10 +142,32 @@ def test_it_computes_what_torch_nn_transformer_computes(variant):
     assert_same(output.loss, loss)
     for name, parameter in oracle.named_parameters():
         assert_same(torch.cat([expected[one] for one in names[name]]), parameter.grad)
-    outside = {name: parameter.grad for name, parameter in model.named_parameters() if "embeddings" in name}
+    outside = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert outside.pop("plainformer.embeddings.token_type_embeddings.weight")[0].any()
     for name, gradient in outside.items():
         assert_same(expected[name], gradient)
+
+
+def test_rotary_positions_of_a_decoder_by_hand():
+    """The weights of the first self-attention, from queries and keys that turn; those of the other do not."""
+    model, source = make_seq2seq(position_embedding_type="rotary"), make_source()
+    layer, seen = model.decoder.layers[0], {}
+    for name in ("attention", "cross_attention"):
+        hook = lambda module, args, name=name: seen.update({name: args})  # noqa: E731
+        getattr(layer, name).register_forward_pre_hook(hook)
+    output = model(**source, decoder_input_ids=torch.randint(3, 50, (5, 6)), output_attentions=True)
+    states, positions = seen["attention"][0], np.arange(6)
+    parts = (layer.attention.q_proj, layer.attention.k_proj)
+    query, key = (turn_by_hand(part(states).unflatten(-1, (2, 16)), positions) for part in parts)
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / 4
+    expected = scores.masked_fill(~torch.ones(6, 6).tril().bool(), -torch.inf).softmax(dim=-1)
+    assert_same(output.decoder_attentions[0], expected.float())
+    states, source_states = seen["cross_attention"][:2]
+    query = layer.cross_attention.q_proj(states).unflatten(-1, (2, 16))
+    key = layer.cross_attention.k_proj(source_states).unflatten(-1, (2, 16))
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key) / 4
+    is_padding = source["attention_mask"][:, None, None] == 0
+    assert_same(output.cross_attentions[0], scores.masked_fill(is_padding, -torch.inf).softmax(dim=-1))
 
 
 def test_it_computes_and_generates_what_marian_does():
@@ -465,7 +512,7 @@ def test_a_list_is_an_error(name):
         ({"decoder_start_token_id": -1}, "decoder_start_token_id=-1 is not valid"),
         ({"decoder_start_token_id": "[CLS]"}, "decoder_start_token_id='.CLS.' is not valid"),
         ({"bos_token_id": 99}, "bos_token_id=99 is not valid"),
-        ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary'"),
+        ({"position_embedding_type": "rope"}, "position_embedding_type='rope'"),
         ({"use_cache": "no"}, "use_cache='no' is not valid"),
     ],
 )

@@ -697,3 +697,8 @@ def test_card_describes_any_kind_of_position(monkeypatch):
     expected |= {"sinusoidal": "sinusoidal positions", "none": "no position embedding"}
     for kind, text in expected.items():
         assert cards.position_text({"position_embedding_type": kind, "max_position_embeddings": 16}) == text
+    drawn = {"position_embedding_type": "rotary", "rope_theta": 500.0, "randomize_positions": 2048}
+    assert cards.position_text(drawn) == "rotary positions, in training drawn from 2,048"
+    assert [name for name, _ in cards.list_choices(drawn)] == [f"`{name}`" for name in drawn]
+    drawn["position_embedding_type"] = "alibi"
+    assert "`rope_theta`" not in dict(cards.list_choices(drawn))

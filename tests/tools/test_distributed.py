@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from helpers.models import HEADS, VARIANTS, assert_same, gradients, is_unpadded, kept_layouts, short_name
+from helpers.models import HEADS, KIND_AND_NORM, assert_same, gradients, is_unpadded, kept_layouts, short_name
 from helpers.processes import meet, spawn
 from helpers.training import make_halves
 from torch.distributed.tensor import DTensor
@@ -15,8 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 # Each head with another position kind and norm placement.
 CASES = {
-    f"{short_name(head)}-{name}": (head, VARIANTS[name])
-    for head, name in zip(HEADS * len(VARIANTS), VARIANTS, strict=False)
+    f"{short_name(head)}-{name}": (head, KIND_AND_NORM[name])
+    for head, name in zip(HEADS * len(KIND_AND_NORM), KIND_AND_NORM, strict=False)
 }
 
 

@@ -27,14 +27,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from plainformer import PlainformerConfig, PlainformerForMaskedLM, PlainformerModel, PlainformerPreTrainedModel
+from plainformer.positions_plainformer import POSITION_KINDS
 
+BIASES = [name for name, kind in POSITION_KINDS.items() if kind.bias is not None]
 # transformers 4 takes the digit of `fc1` for a layer's number, finds no rule, and leaves the feed-forward whole. And at
 # the first forward it takes the bias out of the layers it splits by rows: with 4 it is for inference.
 TRANSFORMERS_4 = transformers.__version__.startswith("4.")
 INNER = 40 if TRANSFORMERS_4 else 20
 # Every class, and for the encoder the other positions, norm placement, padding route and kernels.
 CASES = {short_name(model_class): (model_class, {}) for model_class in MODELS}
-CASES |= {name: (PlainformerModel, VARIANTS[name]) for name in ("sinusoidal-pre", "none-post")}
+CASES |= {name: (PlainformerModel, VARIANTS[name]) for name in ("sinusoidal-pre", "rotary-post", "none-pre")}
 CASES |= {kernel: (PlainformerModel, {"attn_implementation": kernel, "unpad_inputs": False}) for kernel in KERNELS}
 
 
@@ -91,6 +93,9 @@ def check_heads(folder: str) -> None:
         assert model(**batch, output_attentions=True).attentions[0].shape == (4, 2, 8, 8)
         with pytest.raises(ValueError, match=r"tells 4 heads apart.*computes 2 of them.*\[B, 1, L, L\]"):
             model(**batch, attention_mask=torch.ones(4, 4, 8, 8, dtype=torch.bool))
+    for kind in BIASES:
+        with pytest.raises(ValueError, match=f"position_embedding_type='{kind}' adds a bias of each head"):
+            PlainformerModel.from_pretrained(f"{folder}/{kind}", tp_plan="auto")
     with pytest.raises(ValueError, match="num_attention_heads=3 cannot be shared out equally among 2 processes"):
         PlainformerModel.from_pretrained(f"{folder}/three heads", tp_plan="auto")
 
@@ -100,6 +105,8 @@ def test_two_processes_equal_one(tmp_path: Path):
         make_case(name)[0].save_pretrained(tmp_path / name)
     three_heads = tiny_config(num_attention_heads=3, hidden_size=24, intermediate_size=40)
     make_model(PlainformerModel, three_heads).save_pretrained(tmp_path / "three heads")
+    for kind in BIASES:
+        make_model(PlainformerModel, position_embedding_type=kind).save_pretrained(tmp_path / kind)
     spawn(work, str(tmp_path))
     for rank in (0, 1):
         results = torch.load(tmp_path / f"results-{rank}.pt", weights_only=True)
