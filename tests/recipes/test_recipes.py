@@ -812,7 +812,7 @@ def make_classifier(folder: Path, **fields) -> Path:
 def test_marks_that_a_tokenizer_drops_are_reported(run, tmp_path, flags, capsys):
     """By a tokenizer that was not made for the texts too: of the file that is trained on."""
     train = write(tmp_path / "train.csv", [{"text": "です が", "label": "a"}, {"text": "だ", "label": "b"}])
-    vocab = write(tmp_path / "vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "た", "か"]))
+    vocab = write(tmp_path / "vocab.txt", "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "た", "か", "だ"]))
     run("--train_file", train, *TINY, "--max_steps", 1, "--tokenizer_name", vocab, *flags)
     out = capsys.readouterr().out
     assert ("takes a mark from 75.0% of the characters" in out) is (not flags)
