@@ -132,7 +132,7 @@ def test_quickstart_leaves_a_foreign_folder_alone(tmp_path):
     [
         (["--epochs", "0"], "--epochs 0.0: must be positive"),
         (["--batch_size", "-1"], "--batch_size -1: must be positive"),
-        (["--position_embedding_type", "rotary"], "invalid choice: 'rotary'"),
+        (["--position_embedding_type", "roterend"], "invalid choice: 'roterend'"),
         (["--bert_baseline", "--pre_norm"], "leave out the architecture options"),
     ],
 )
