@@ -238,6 +238,12 @@ class PlainformerConfig(PretrainedConfig):
         self.check()
 
     @property
+    def num_random_positions(self) -> int:
+        """How many positions are drawn from in training; 0: they are counted, or nobody reads them."""
+        kind = POSITION_KINDS[self.position_embedding_type]
+        return self.randomize_positions if kind.reads_positions else 0
+
+    @property
     def position_limit(self) -> int | None:
         """The longest text, in tokens; None where the kind of position holds for any length."""
         return self.max_position_embeddings if POSITION_KINDS[self.position_embedding_type].has_limit else None

@@ -109,7 +109,7 @@ def read_batch(
     sequence_ids = find_sequences(position_ids, token_mask, packing, shape, questions)
     num_sequences, lengths = ask_lengths(token_mask, sequence_ids, questions)
     known = {"shape": shape, "token_mask": token_mask, "sizes": sizes, "questions": questions}
-    num_positions = config.randomize_positions if training else 0
+    num_positions = config.num_random_positions if training else 0
     counted = count_positions(token_mask, sequence_ids, shape, device)
     position_ids, differ = read_positions(position_ids, counted, sequence_ids, num_positions, **known)
     token_type_ids = read_token_types(token_type_ids, config.type_vocab_size, device, **known)

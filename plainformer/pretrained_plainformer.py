@@ -154,12 +154,18 @@ class PlainformerPreTrainedModel(PreTrainedModel):
         Added rows are initialised as in a fresh model, so they have to be trained.
 
         Raises:
-            ValueError: positions are not learned, or the number is not an integer of at least 1.
+            ValueError: positions are not learned, or the number is not an integer of at least 1, or it is less than
+                `randomize_positions`.
         """
         self.get_position_embeddings()  # raises where there is none
         size = new_num_position_embeddings
         if type(size) is not int or size < 1:
             raise ValueError(f"new_num_position_embeddings={size!r} must be an integer of at least 1.")
+        if size < self.config.randomize_positions:
+            raise ValueError(
+                f"new_num_position_embeddings={size} is less than randomize_positions={self.config.randomize_positions}"
+                ", from which positions are drawn in training: keep as many, or set config.randomize_positions first."
+            )
         for embeddings in self.embeddings_with_positions():
             embeddings.position_embeddings = self._resize_table(embeddings.position_embeddings, size)
         self.config.max_position_embeddings = size

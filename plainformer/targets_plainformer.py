@@ -239,8 +239,8 @@ def read_targets(
     if attention_mask is not None:
         targets.read_mask(attention_mask, (B, L), num_before)
     targets.count(B, L, num_before)
-    if training and cache is None and config.randomize_positions:
-        targets.draw(config.randomize_positions)
+    if training and cache is None and config.num_random_positions:
+        targets.draw(config.num_random_positions)
     if targets.num_before is not None:
         targets.max_length = L + num_before
     else:  # a static cache

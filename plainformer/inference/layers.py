@@ -71,7 +71,6 @@ class InferenceLayer(nn.Module):
         self.fc2 = make_linear(mlp.fc2.weight, mlp.fc2.bias)
         self.mlp_norm = layer.mlp_norm.to(dtype)
         self.is_gelu = attention.config.hidden_act == "gelu"
-        self.register_state_dict_pre_hook(_refuse_to_save)
 
     @torch.no_grad()
     @torch.autocast("cpu", enabled=False)  # every tensor has its type already
@@ -109,9 +108,3 @@ class InferenceLayer(nn.Module):
         inner = self.fc1(inner, gelu=True) if self.is_gelu else self.activation(self.fc1(inner))
         result = self.fc2(inner, residual=hidden_states)
         return result if self.pre_norm else self.mlp_norm(result)
-
-
-def _refuse_to_save(module: nn.Module, *_: object) -> None:
-    raise ValueError(
-        "A model of for_inference cannot be saved: save the one that it was given, and call it after loading."
-    )

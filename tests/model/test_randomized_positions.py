@@ -161,3 +161,22 @@ def test_what_follows_a_cache_is_counted():
     model.train()
     answers = model.generate(encoder_outputs=encoded, attention_mask=source["attention_mask"], **options)
     assert_equal(answers, expected)
+
+
+def test_positions_that_nobody_reads_are_not_drawn():
+    """Without positions a text may be longer than N, and dropout draws the same numbers."""
+    config = {"position_embedding_type": "none", "hidden_dropout_prob": 0.5, "randomize_positions": 4}
+    rows = make_rows(padding_mask())
+    results = []
+    for changes in (config, config | {"randomize_positions": 0}):
+        model = make_model(PlainformerModel, **changes).train()
+        torch.manual_seed(1)
+        results.append(model(**rows).last_hidden_state)
+    assert_equal(*results)
+
+
+def test_the_table_holds_all_positions_that_are_drawn():
+    model = make_model(PlainformerModel, position_embedding_type="learned", **SIXTEEN)
+    with pytest.raises(ValueError, match="new_num_position_embeddings=15 is less than randomize_positions=16"):
+        model.resize_position_embeddings(15)
+    model.resize_position_embeddings(20)
