@@ -18,7 +18,7 @@ from helpers.models import (
 )
 from helpers.seq2seq import make_pairs, make_seq2seq, make_source
 from torch import Tensor
-from transformers import DataCollatorWithFlattening
+from transformers import DataCollatorWithFlattening, Trainer, TrainingArguments
 
 from plainformer import (
     PlainformerForMaskedLM,
@@ -180,3 +180,17 @@ def test_the_table_holds_all_positions_that_are_drawn():
     with pytest.raises(ValueError, match="new_num_position_embeddings=15 is less than randomize_positions=16"):
         model.resize_position_embeddings(15)
     model.resize_position_embeddings(20)
+
+
+def test_a_resumed_training_draws_on(tmp_path):
+    """From the random state that `Trainer` saves: the weights are those of a training that was not interrupted."""
+    rows = [{"input_ids": torch.randint(1, 30, (6,)), "labels": torch.randint(0, 3, (6,))} for _ in range(12)]
+    results = []
+    for folder, checkpoint in (("whole", None), ("resumed", tmp_path / "whole" / "checkpoint-2")):
+        model = make_model(PlainformerForTokenClassification, position_embedding_type="rotary", **SIXTEEN)
+        steps = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 2, "learning_rate": 1e-2}
+        args = TrainingArguments(tmp_path / folder, **steps, report_to="none", use_cpu=True, disable_tqdm=True)
+        trainer = Trainer(model, args, train_dataset=rows)
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        results.append(trainer.model.state_dict())
+    assert_equal(*results)

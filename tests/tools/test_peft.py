@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.axes import paired
-from helpers.models import HEADS, NO_DROPOUT, answers, assert_same, is_unpadded, layout_of, make_model, short_name
+from helpers.models import (
+    HEADS,
+    NO_DROPOUT,
+    answers,
+    assert_same,
+    is_unpadded,
+    layout_of,
+    make_inputs,
+    make_model,
+    short_name,
+)
 from helpers.training import make_batch
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor
@@ -192,3 +202,14 @@ def test_trainer_evaluates_and_chooses_the_best(head_class, base_folder, tmp_pat
     assert_same(trainer.evaluate()["eval_loss"], min(losses))
     with torch.no_grad():
         assert_same(float(trainer.model.eval()(**batch).loss), min(losses))
+
+
+def test_every_position_kind_is_adapted_and_merged(kind):
+    model = make_model(PlainformerModel, position_embedding_type=kind)
+    inputs = make_inputs(PlainformerModel)
+    config = LoraConfig(r=2, target_modules=["q_proj", "k_proj", "fc1"], init_lora_weights=False)
+    adapted = get_peft_model(model, config).eval()
+    expected = adapted(**inputs).last_hidden_state
+    adapted.merge_adapter()
+    assert_same(adapted(**inputs).last_hidden_state, expected)
+    assert_same(adapted.merge_and_unload()(**inputs).last_hidden_state, expected)
