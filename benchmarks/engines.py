@@ -1,7 +1,7 @@
 """The peers: OpenVINO and ONNX Runtime with the weights of a `BertModel`, set as their documentation says.
 
-An engine is a function from a batch to the last hidden states. Both peers take any batch size and length, and use as many
-threads as torch. Where there is more than one way to set a peer, the fastest one on given batches counts.
+An engine is a function from a batch to the last hidden states. Both peers take any batch size and length, and use as
+many threads as torch. Where there is more than one way to set a peer, the fastest one on given batches counts.
 
 Shapes: B batch, L length, E hidden size.
 """
@@ -142,7 +142,8 @@ def onnxruntime_engine(file: Path) -> Engine:
 
 def openvino_engines(bert: nn.Module, dtypes: list[str], texts: list[Batch], batches: list[Batch]) -> dict[str, Engine]:
     """By type; `texts` are those of the calibration, `batches` choose in which type int8 computes the rest."""
-    graph, quantized = openvino_graph(bert), calibrate(openvino_graph(bert), texts)
+    graph = openvino_graph(bert)
+    quantized = calibrate(graph, texts)
     engines = {dtype: openvino_engine(graph, dtype) for dtype in dtypes if dtype in PRECISIONS}
     return {**engines, "int8": fastest([openvino_engine(quantized, dtype) for dtype in engines], batches)}
 

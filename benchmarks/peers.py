@@ -1,8 +1,8 @@
 """Rows of the benchmark: `for_inference` beside OpenVINO and ONNX Runtime on a CPU, with MiniLM's weights.
 
-Every side maps the same tokenized batches to the same pooled vectors (the mean over real tokens). Every figure comes from
-two sides that run in turn. Accuracy is the mean cosine with the vectors of `BertModel` in float32. What int8 needs to
-see beforehand are film reviews that are not measured, whatever is measured.
+Every side maps the same tokenized batches to the same pooled vectors (the mean over real tokens). Every figure comes
+from two sides that run in turn. Accuracy is the mean cosine with the vectors of `BertModel` in float32. What int8 needs
+to see beforehand are film reviews that are not measured, whatever is measured.
 """
 
 import statistics
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from minilm import minilm_bert, minilm_sides
-from texts import BATCH_SIZE, Batch, load_tokenizer, long_and_short_reviews, make_batches, news_paragraphs, sort_by_length
+from texts import (
+    BATCH_SIZE,
+    Batch,
+    load_tokenizer,
+    long_and_short_reviews,
+    make_batches,
+    news_paragraphs,
+    sort_by_length,
+)
 from timing import in_turn
 from torch import Tensor, nn
 
@@ -99,7 +107,7 @@ def orders(texts: list[str]) -> dict[str, list[Batch]]:
     }
 
 
-def padded_over_real(batches: list[Batch]) -> float:
+def padding_ratio(batches: list[Batch]) -> float:
     masks = [batch["attention_mask"] for batch in batches]
     return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
 
@@ -107,7 +115,9 @@ def padded_over_real(batches: list[Batch]) -> float:
 def mean_cosines(batches: list[Batch]) -> dict[Name, float]:
     """With the vectors of `BertModel`; float32 must be the same numbers, otherwise the times mean nothing."""
     expected = embed(engines()[BERT, "float32"], batches)
-    cosines = {name: float(F.cosine_similarity(embed(one, batches), expected).mean()) for name, one in engines().items()}
+    cosines = {
+        name: float(F.cosine_similarity(embed(one, batches), expected).mean()) for name, one in engines().items()
+    }
     wrong = {name: cosine for name, cosine in cosines.items() if "float32" in name[1] and cosine < 0.99999}
     if wrong:
         raise RuntimeError(f"These sides compute other numbers than BertModel: {wrong}")
@@ -137,7 +147,7 @@ def compare_all(texts: list[str], repeats: int) -> dict[str, Any]:
         " ".join(name): {order: _turns(name, (OURS, name[1]), batches[order], repeats) for order in batches}
         for name in peers
     }
-    heads = [f"{order}, padded/real {padded_over_real(batches[order]):.2f}" for order in batches]
+    heads = [f"{order}, padded/real {padding_ratio(batches[order]):.2f}" for order in batches]
     table = _markdown(["times BertModel", *heads, "mean cosine"], sides, {" ".join(n): cosines[n] for n in names})
     table += ["", *_markdown(["ours of the same type, times", *heads], ours)]
     first = ours[f"{OPENVINO} float32"]["sorted"]
@@ -190,25 +200,25 @@ def one_text_sides() -> dict[str, dict[Name, Callable[[], Any]]]:
 
 
 def many_times(run: Callable[[], Any]) -> Callable[[], None]:
-    def runs() -> None:
+    def repeat() -> None:
         for _ in range(CALLS):
             run()
 
-    return runs
+    return repeat
 
 
 def latency(repeats: int, device: str) -> dict[str, Any]:
     """One text of 12 tokens: OpenVINO's time with its tokenizer call over that of `encode`, float32; below it all."""
     sides = one_text_sides()
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for where, runs in sides.items():
-        base = many_times(runs[BERT, "float32"])
-        for name in runs:
-            found.setdefault(" ".join(name), {})[where] = in_turn(base, many_times(runs[name]), repeats)
+    for where, calls in sides.items():
+        base = many_times(calls[BERT, "float32"])
+        for name in calls:
+            found.setdefault(" ".join(name), {})[where] = in_turn(base, many_times(calls[name]), repeats)
     ours = {
         f"OpenVINO {dtype}": {
-            where: in_turn(*(many_times(runs[side, dtype]) for side in (OPENVINO, OURS)), repeats)
-            for where, runs in sides.items()
+            where: in_turn(*(many_times(calls[side, dtype]) for side in (OPENVINO, OURS)), repeats)
+            for where, calls in sides.items()
         }
         for dtype in our_types()
     }
