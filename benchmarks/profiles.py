@@ -9,6 +9,7 @@ those of the row `peers` of benchmark.py.
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import peers
@@ -59,12 +60,9 @@ def print_table(batches: list[Batch], repeats: int) -> None:
     heads = ["model", *PARTS, "rest"]
     print("| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), sep="\n")
     for name, model in peers.models().items():
-        runs = batches * repeats
-        found = shares(lambda model=model, runs=runs: peers.embed(lambda one: model(**one).last_hidden_state, runs))
-        print(
-            "| " + " | ".join([" ".join(name), *(f"{100 * share:.0f} %" for share in found.values())]) + " |",
-            flush=True,
-        )
+        found = shares(partial(peers.embed, lambda one, model=model: model(**one).last_hidden_state, batches * repeats))
+        percent = [f"{100 * part:.0f} %" for part in found.values()]
+        print("| " + " | ".join([" ".join(name), *percent]) + " |", flush=True)
 
 
 def main() -> None:
