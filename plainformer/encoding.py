@@ -71,7 +71,8 @@ def encode(
     dtype = at_least_float32(model.dtype)
     vectors = torch.zeros(len(texts), encoder.config.hidden_size, dtype=dtype)
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:  # `eval` visits every module, which for one short text takes a tenth of the time
+        model.eval()
     try:
         with torch.inference_mode(), tqdm(total=len(texts), desc="encoding", disable=not show_progress) as progress:
             for chosen in _batches([len(one) for one in ids], tokens_per_batch):

@@ -1,6 +1,7 @@
 """The benchmark runs, checks its numbers, and keeps what it measured."""
 
 import json
+import sys
 from importlib import util
 from pathlib import Path
 from types import ModuleType
@@ -38,3 +39,11 @@ def test_an_unknown_row_is_named():
     done = run_main(BENCHMARK, "inference-shufled")
     assert done.returncode == 2
     assert "'inference-shufled'" in done.stdout and "inference-shuffled" in done.stdout
+
+
+def test_a_row_without_its_packages_names_the_extra(benchmark, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "nncf", None)
+    monkeypatch.delitem(sys.modules, "engines", raising=False)
+    monkeypatch.setattr("sys.argv", ["benchmark.py", "peers", "-n", "1", "-o", str(tmp_path / "figures.json")])
+    benchmark.main()
+    assert "not measured: nncf is not installed: pip install '.[benchmark]'" in capsys.readouterr().out

@@ -84,6 +84,7 @@ def test_metadata(metadata):
         "quickstart",
         "data",
         "ecosystem",
+        "benchmark",
         "test",
         "dev",
     }

