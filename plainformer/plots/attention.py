@@ -170,8 +170,8 @@ def measure(shape: tuple[int, int], lengths: tuple[int, int]) -> tuple[float, tu
     size = (max(width * heads, 8.0), height * layers + 2.0)
     if max(size) > MOST_INCHES:
         raise ValueError(
-            f"{layers} layers x {heads} heads with {max(lengths)} tokens make a picture of {max(size):.0f} inches, more "
-            f"than {MOST_INCHES}: choose fewer layers or heads, or a shorter text."
+            f"{layers} layers x {heads} heads with {max(lengths)} tokens make a picture of {max(size):.0f} inches, "
+            f"more than {MOST_INCHES}: choose fewer layers or heads, or a shorter text."
         )
     return width, size
 

@@ -207,6 +207,13 @@ def test_every_figure_has_its_command_and_its_place_in_the_page(script):
         assert (ROOT / "docs" / target).exists(), target
 
 
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    assert [path.name for path in tmp_path.iterdir()] == ["positions.png"]
+
+
 # Attention
 
 
