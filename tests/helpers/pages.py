@@ -1,7 +1,7 @@
-"""Pages of documentation: their code blocks, what these print, and their links to single lines of the package.
+"""Pages of documentation: their parts, what their code prints, and their links to single lines of the package.
 
-`python tests/helpers/pages.py` writes into the walkthrough and its translation what their code prints, and the numbers of
-the lines that they quote.
+`python tests/helpers/pages.py` writes into the walkthrough and its translation what their code prints, and the numbers
+of the lines that they quote.
 """
 
 import contextlib
@@ -85,6 +85,42 @@ def line_numbers(file: Path, line: str) -> list[int]:
     """The numbers of the lines that begin with a quoted one."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return [number for number, text in enumerate(lines, start=1) if text.strip().startswith(line)]
+
+
+def without_code(text: str) -> str:
+    """The page without its code blocks."""
+    return BLOCK.sub("", text)
+
+
+def headings(text: str) -> list[tuple[int, str]]:
+    """Level and words of each heading."""
+    return [(len(marks), words) for marks, words in re.findall(r"^(#+) (.*)$", without_code(text), re.MULTILINE)]
+
+
+def slugs(text: str) -> list[str]:
+    """The name under which a link finds each heading, as GitHub makes it."""
+    return [re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-") for _, words in headings(text)]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of each row of each table; the line below the head is left out."""
+    found, inside = [], False
+    for line in without_code(text).splitlines():
+        is_row = line.startswith("|")
+        if is_row and not inside:
+            found.append([])
+        if is_row and not re.fullmatch(r"[|\s:-]+", line):
+            found[-1].append([cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))])
+        inside = is_row
+    return found
+
+
+def links(page: Path, text: str) -> Iterator[tuple[Path, str]]:
+    """The file and the heading (or "") of each link and picture of a page; links into the web are left out."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if not target.startswith(("http:", "https:")):
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
 
 
 def with_line_numbers(page: Path, text: str) -> str:

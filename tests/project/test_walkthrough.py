@@ -29,7 +29,7 @@ def test_the_program_prints_what_the_page_says(tmp_path, monkeypatch):
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("page", WALKTHROUGHS[:1], ids=["english"])
+@pytest.mark.parametrize("page", WALKTHROUGHS, ids=["english", "chinese"])
 def test_each_quoted_line_is_where_the_link_leads(page):
     """And a link without its line leads to one that is quoted elsewhere on the page."""
     text = page.read_text(encoding="utf-8")
