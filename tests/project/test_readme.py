@@ -47,8 +47,3 @@ def test_versions_are_those_that_are_pinned() -> None:
     script = (ROOT / "scripts" / "version_matrix.sh").read_text()
     versions = re.search(r"VERSIONS:-([\d. ]+) \$pinned", script)[1].split()
     assert len(versions) == 2 and all(version in README for version in (*versions, pinned["transformers"]))
-
-
-def test_links_lead_somewhere() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)", README):
-        assert (ROOT / target).exists(), target
