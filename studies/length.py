@@ -12,12 +12,12 @@ from .study import Cell, Claim, Study, cross, is_lower_better
 from .tasks import TASKS
 from .training import Budget, draw_batches, evaluate, has_diverged, make_config, train
 
-TRAINED = 16  # L
-LENGTHS = (16, 20, 24, 32, 48, 64)
+TRAINED = 12  # L
+LENGTHS = (12, 15, 18, 24, 36, 48)
 POSITIONS = 4 * TRAINED + 2  # with the special tokens of a text
 BUDGETS = {
-    "second before": Budget(steps=300, length=TRAINED, shortest=4),
-    "letters": Budget(steps=400, length=TRAINED, shortest=TRAINED),
+    "second before": Budget(steps=150, length=TRAINED, shortest=4),
+    "letters": Budget(steps=300, length=TRAINED, shortest=TRAINED),
 }
 QUICK = Budget(steps=2, length=TRAINED, shortest=4, batch_size=4)
 MEASURE_OF = {"second before": "accuracy", "letters": "loss"}
@@ -35,10 +35,10 @@ def make_study(quick: bool = False) -> Study:
         cells=cells,
         measures={f"{what} at {length}": "" for what in ("accuracy", "loss") for length in LENGTHS},
         train=partial(train_cell, quick=quick),
-        seconds=lambda cell: 0.2 if quick else BUDGETS[cell["task"]].steps * 0.017 + 1.5,
+        seconds=lambda cell: 0.2 if quick else BUDGETS[cell["task"]].steps * 0.009 + 0.4,
         budget=f"{'; '.join(parts)}; random positions below {POSITIONS}; 64 wide, 2 layers, 4 heads, post-norm, "
         f"Adam at {QUICK.learning_rate:g} with warm-up",
-        limits="Lengths of 16 to 64, two layers. `second before` asks for one fixed distance, and letters are guessed "
+        limits="Lengths of 12 to 48, two layers. `second before` asks for one fixed distance, and letters are guessed "
         "from their neighbours: tasks that need the whole text may behave otherwise. ALiBi is symmetric in an encoder "
         "and cannot tell before from after; its authors' figures are of causal language models.",
         claims=[

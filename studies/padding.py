@@ -13,7 +13,7 @@ from .study import Cell, Claim, Study, cross
 from .tasks import Batch, mask_letters, pad, read_reviews
 from .training import Budget, has_diverged, initial_deviation, train
 
-LENGTH, STEPS, EVERY = 126, 120, 20
+LENGTH, STEPS, EVERY = 126, 60, 10
 QUICK_LENGTH, QUICK_STEPS, QUICK_EVERY = 30, 4, 2
 UNPAD = {"left out": True, "computed": False}
 
@@ -26,8 +26,8 @@ def make_study(quick: bool = False) -> Study:
         question="Is a training without padding the same training, and how much faster is it?",
         cells=cross(padding=list(UNPAD)),
         measures={f"loss at {step}": "of the training" for step in (1, *range(every, steps + 1, every))},
-        train=partial(train_cell, length=length, budget=Budget(steps, length, 1, batch_size, warmup=20)),
-        seconds=lambda cell: 0.2 if quick else steps * 0.12,
+        train=partial(train_cell, length=length, budget=Budget(steps, length, 1, batch_size, warmup=10)),
+        seconds=lambda cell: 0.2 if quick else steps * 0.1,
         budget=f"masked LM of the characters of Chinese reviews, cut at {length}: {steps} steps of {batch_size} in "
         "random order; 128 wide, 2 layers, 4 heads, dropout 0, one thread; times are those of the processor",
         limits="The gain depends on the lengths: texts of one length gain nothing. A processor, no GPU. "

@@ -16,8 +16,8 @@ from .tasks import Batch, pad, read_reviews
 from .training import Budget, has_diverged, train
 
 LENGTH, LABELS, TESTED = 62, (100, 400, 1600, 6400), 2000
-PRETRAINING = Budget(steps=1000, length=LENGTH, shortest=1, batch_size=32, learning_rate=1e-3)
-TUNING = Budget(steps=200, length=LENGTH, shortest=1, batch_size=32, learning_rate=1e-3, warmup=20)
+PRETRAINING = Budget(steps=600, length=LENGTH, shortest=1, batch_size=32, learning_rate=1e-3)
+TUNING = Budget(steps=100, length=LENGTH, shortest=1, batch_size=32, learning_rate=1e-3, warmup=20)
 QUICK = {"length": 20, "labels": (8, 16), "tested": 20}
 QUICK_BUDGET = Budget(steps=2, length=20, shortest=1, batch_size=4)
 START = {"random weights": False, "pre-trained": True}

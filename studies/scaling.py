@@ -11,7 +11,7 @@ from .tasks import TASKS
 from .training import Budget, draw_batches, evaluate, has_diverged, initial_deviation, make_config, train
 
 TASK = "reverse"
-BUDGET = Budget(steps=500, length=12, shortest=6)
+BUDGET = Budget(steps=250, length=8, shortest=8)
 QUICK = Budget(steps=2, length=8, shortest=4, batch_size=4)
 KINDS = ("learned", "sinusoidal")
 DEVIATIONS = (0.005, 0.02, round(initial_deviation(64), 2))
@@ -26,7 +26,7 @@ def make_study(quick: bool = False) -> Study:
         cells=cross(kind=KINDS, scale_embedding=SCALES, initializer_range=DEVIATIONS),
         measures={"loss": "of the test, in nats", "accuracy": "the part of the questions that is answered right"},
         train=partial(train_cell, quick=quick),
-        seconds=lambda cell: 0.1 if quick else budget.steps * 0.014,
+        seconds=lambda cell: 0.1 if quick else budget.steps * 0.009,
         budget=f"{TASK}: {budget}; "
         f"64 wide, 2 layers, 4 heads, post-norm, Adam at {budget.learning_rate:g} with warm-up",
         limits="One width, 64: sqrt(hidden_size) is 8 here and 28 in BERT-base. `initializer_range` sets every weight, "

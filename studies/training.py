@@ -30,14 +30,15 @@ class Budget:
     steps: int
     length: int
     shortest: int
-    batch_size: int = 64
-    learning_rate: float = 2e-3
-    warmup: int = 100  # steps in which the learning rate rises
+    batch_size: int = 32
+    learning_rate: float = 3e-3
+    warmup: int = 50  # steps in which the learning rate rises
     decays: bool = True  # the learning rate falls along half a cosine; otherwise it stays
     max_grad_norm: float | None = 1.0
 
     def __str__(self) -> str:
-        return f"{self.steps} steps of {self.batch_size} texts of {self.shortest} to {self.length}"
+        lengths = f"{self.shortest} to {self.length}" if self.shortest < self.length else self.length
+        return f"{self.steps} steps of {self.batch_size} texts of {lengths}"
 
 
 def make_config(task: Task, kind: str, **fields: Any) -> PlainformerConfig:

@@ -14,7 +14,7 @@ TASK = "sort"
 STEPS, LENGTH, RISE = 150, 8, 50
 NORMS = ("post", "pre")
 WARMUPS = ("no", "yes")
-RATES = (0.0005, 0.001, 0.003)
+RATES = (0.001, 0.003, 0.01)
 DEPTHS = (6, 12)
 QUICK_DEPTHS, QUICK_STEPS = (1, 2), 2
 
@@ -27,8 +27,8 @@ def make_study(quick: bool = False) -> Study:
         cells=cross(depth=depths, norm=NORMS, warmup=WARMUPS, learning_rate=RATES),
         measures={"loss": "of the test, in nats", "accuracy": "the part of the questions that is answered right"},
         train=partial(train_cell, quick=quick),
-        seconds=lambda cell: 0.1 if quick else steps * 0.0045 * cell["depth"],
-        budget=f"{TASK}: {steps} steps of 64 texts of {LENGTH}; 64 wide, {' or '.join(map(str, depths))} layers, "
+        seconds=lambda cell: 0.1 if quick else steps * 0.0034 * cell["depth"],
+        budget=f"{TASK}: {steps} steps of 32 texts of {LENGTH}; 64 wide, {' or '.join(map(str, depths))} layers, "
         f"4 heads, sinusoidal positions, Adam without clipping; the learning rate is constant, or constant after "
         f"{RISE} steps of rising",
         limits="64 wide, a short task, a few hundred steps: translation models are eight times as wide and train for "
@@ -51,7 +51,7 @@ def train_cell(cell: Cell, seed: int, quick: bool) -> dict[str, float]:
     task = TASKS[TASK]
     budget = Budget(
         steps=QUICK_STEPS if quick else STEPS,
-        batch_size=8 if quick else 64,
+        batch_size=8 if quick else 32,
         length=LENGTH,
         shortest=LENGTH,
         learning_rate=cell["learning_rate"],
