@@ -5,7 +5,7 @@ from functools import partial
 from plainformer.positions_plainformer import POSITION_KINDS
 
 from .intervals import Interval, mean_interval, write
-from .pictures import draw_curve, make_figure
+from .pictures import add_legend, draw_curve, make_figure
 from .results import Results
 from .statements import is_better, is_worse, join, say_difference
 from .study import Cell, Claim, Study, cross, is_lower_better
@@ -150,9 +150,8 @@ def advise(results: Results) -> list[tuple[str, str, str]]:
 
 
 def draw(results: Results):
-    figure, all_axes = make_figure(
-        2 * len(BUDGETS), f"Trained up to {TRAINED}, tested up to {LENGTHS[-1]} (mean, 95 % interval)"
-    )
+    title = f"Trained up to {TRAINED}, tested up to {LENGTHS[-1]} (mean, 95 % interval)"
+    figure, all_axes = make_figure(len(DRAWN), title, rows=len(BUDGETS))
     for axes, (task, positions) in zip(all_axes, ((t, p) for t in BUDGETS for p in DRAWN), strict=True):
         measures = {length: f"{MEASURE_OF[task]} at {length}" for length in LENGTHS}
         for number, kind in enumerate(KINDS):
@@ -163,7 +162,7 @@ def draw(results: Results):
         axes.set_title(f"{task}, {positions} positions")
         axes.set_xlabel("length of the text")
         axes.set_ylabel(MEASURE_OF[task])
-    all_axes[0].legend(fontsize=8)
+    add_legend(figure, all_axes[0])
     for first, second in (all_axes[:2], all_axes[2:]):
         second.sharey(first)
     return figure

@@ -7,7 +7,7 @@ import torch
 from plainformer import PlainformerConfig, PlainformerForMaskedLM
 
 from .intervals import Interval, mean_interval, write
-from .pictures import COLOURS, draw_curve, make_figure
+from .pictures import COLOURS, add_legend, draw_curve, make_figure
 from .results import Results
 from .study import Cell, Claim, Study, cross
 from .tasks import Batch, mask_letters, pad, read_reviews
@@ -116,7 +116,7 @@ def draw(results: Results):
         times.bar([padding], [own.mean], yerr=[own.half], color=COLOURS[number], capsize=4)
     curve.set_xlabel("step")
     curve.set_ylabel("loss")
-    curve.legend()
+    add_legend(figure, curve)
     times.set_xlabel("padding")
     times.set_ylabel("seconds of one thread")
     return figure

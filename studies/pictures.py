@@ -20,15 +20,21 @@ MARKERS = "osD^vX"
 LINES = ("-", "--")
 
 
-def make_figure(columns: int, title: str) -> tuple[Figure, list[Axes]]:
-    """A row of axes under one title; a RecipeError without matplotlib."""
+def make_figure(columns: int, title: str, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Axes under one title, row by row; a RecipeError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise RecipeError('pictures need matplotlib: pip install "plainformer[plots]".') from error
-    figure = Figure(figsize=(1.5 + 4.5 * columns, 4.2), layout="constrained", dpi=150)
+    figure = Figure(figsize=(1.5 + 4.5 * columns, 0.4 + 3.8 * rows), layout="constrained", dpi=150)
     figure.suptitle(title)
-    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
+
+
+def add_legend(figure: Figure, axes: Axes) -> None:
+    """One legend below all axes, where it covers nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
 
 
 def draw_levels(

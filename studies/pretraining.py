@@ -8,7 +8,7 @@ from plainformer import PlainformerForMaskedLM, PlainformerForSequenceClassifica
 
 from .intervals import write
 from .padding import draw_masked, make_review_config
-from .pictures import draw_curve, make_figure
+from .pictures import add_legend, draw_curve, make_figure
 from .results import Results
 from .statements import is_better, is_worse, say_difference
 from .study import Cell, Claim, Study, cross
@@ -119,5 +119,5 @@ def draw(results: Results):
     axes.minorticks_off()
     axes.set_xlabel("labelled texts")
     axes.set_ylabel("accuracy")
-    axes.legend()
+    add_legend(figure, axes)
     return figure

@@ -3,7 +3,7 @@
 from functools import partial
 
 from .intervals import write
-from .pictures import draw_levels, make_figure
+from .pictures import add_legend, draw_levels, make_figure
 from .results import Results
 from .statements import is_worse, say_difference
 from .study import Cell, Claim, Study, cross
@@ -104,5 +104,5 @@ def draw(results: Results):
         draw_levels(axes, results, "accuracy", "initializer_range", DEVIATIONS, ("scale_embedding", SCALES), kind=kind)
         axes.set_title(kind)
         axes.set_ylim(0, 1.05)
-        axes.legend()
+    add_legend(figure, all_axes[0])
     return figure

@@ -3,7 +3,7 @@
 from functools import partial
 
 from .intervals import write
-from .pictures import draw_levels, make_figure
+from .pictures import add_legend, draw_levels, make_figure
 from .results import Results
 from .statements import SOLVED, is_better, is_worse, say_difference
 from .study import Cell, Claim, Study, cross
@@ -130,10 +130,10 @@ def advise(results: Results) -> list[tuple[str, str, str]]:
 
 def draw(results: Results):
     depths = sorted({cell["depth"] for cell in results.study.cells})
-    figure, all_axes = make_figure(2 * len(depths), "Norm placement and warm-up (mean, 95 % interval)")
+    figure, all_axes = make_figure(len(NORMS), "Norm placement and warm-up (mean, 95 % interval)", rows=len(depths))
     for axes, (depth, norm) in zip(all_axes, ((d, n) for d in depths for n in NORMS), strict=True):
         draw_levels(axes, results, "accuracy", "learning_rate", RATES, ("warmup", WARMUPS), norm=norm, depth=depth)
         axes.set_title(f"{norm}-norm, {depth} layers")
         axes.set_ylim(-0.05, 1.05)
-    all_axes[0].legend()
+    add_legend(figure, all_axes[0])
     return figure
