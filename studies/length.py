@@ -90,16 +90,17 @@ def growth(results: Results, measure: str, length: int, **cell: object) -> Inter
 
 
 def say_growth(results: Results, kind: str) -> str:
-    """What becomes of a kind with counted positions, for each task: from which length on it is worse than at L."""
+    """What becomes of a kind with counted positions, for each task: at which lengths it is worse than at L."""
     parts = []
     for task, measure in MEASURE_OF.items():
         cell = {"task": task, "kind": kind, "positions": "counted"}
         worse = [length for length in LENGTHS[1:] if is_worse(growth(results, measure, length, **cell))]
         last = growth(results, measure, LENGTHS[-1], **cell)
         here, there = (write(results.mean(f"{measure} at {length}", **cell)) for length in (TRAINED, LENGTHS[-1]))
-        trend = "better" if is_better(last) else "not shown to differ"
-        verdict = f"worse than at {TRAINED} from {worse[0]} on" if worse else f"at {LENGTHS[-1]} {trend}"
-        parts.append(f"{task}: `{kind}` is {verdict} ({measure} {here} at {TRAINED}, {there} at {LENGTHS[-1]}).")
+        trend = "is better" if is_better(last) else "is not shown to be worse"
+        verdict = f"is worse at {join(worse)}" if worse else f"{trend} at {LENGTHS[-1]}"
+        sizes = f"{measure} {here} at {TRAINED}, {there} at {LENGTHS[-1]}"
+        parts.append(f"{task}: `{kind}` {verdict} than at {TRAINED} ({sizes}).")
     return " ".join(parts)
 
 

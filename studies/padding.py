@@ -104,7 +104,8 @@ def conclude(results: Results) -> list[str]:
 def advise(results: Results) -> list[tuple[str, str, str]]:
     faster = speedup(results)
     choice = "`unpad_inputs=True`, the default" if faster.low > 1 else "`unpad_inputs` either way"
-    return [("texts of unequal length", choice, f"study `padding`: {write(faster, 2)} times as fast, the same losses")]
+    apart = f"losses at most {largest_difference(results):.1e} apart"
+    return [("texts of unequal length", choice, f"study `padding`: {write(faster, 2)} times as fast, {apart}")]
 
 
 def draw(results: Results):

@@ -7,7 +7,7 @@ from plainformer.positions_plainformer import POSITION_KINDS
 from .intervals import write
 from .pictures import draw_levels, make_figure
 from .results import Results
-from .statements import as_good, join, say_control, say_difference, say_solved
+from .statements import as_good, control_fails, join, say_control, say_difference, say_solved
 from .study import Cell, Claim, Study, cross
 from .tasks import TASKS
 from .training import Budget, draw_batches, evaluate, has_diverged, make_config, train
@@ -96,6 +96,8 @@ def advise(results: Results) -> list[tuple[str, str, str]]:
     kinds = [kind for kind in KINDS if kind != CONTROL]
     rows = []
     for task, measure in MEASURE_OF.items():
+        if not control_fails(results, measure, "kind", CONTROL, KINDS, task=task):
+            continue
         good = as_good(results, measure, "kind", kinds, task=task)
         purpose = "masked LM, texts as long as in training" if task == "letters" else f"a rule of order ({task})"
         mean = write(results.mean(measure, task=task, kind=good[0]))

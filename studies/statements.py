@@ -50,20 +50,28 @@ def as_good(results: Results, measure: str, factor: str, levels: Sequence[object
     return sorted(kept, key=lambda level: sign * results.mean(measure, **{factor: level}, **cell).mean)
 
 
-def say_control(results: Results, measure: str, factor: str, control: object, levels: Sequence[object], **cell) -> str:
-    """Whether the control fails, as it must where order matters; otherwise that the task shows nothing.
-
-    It fails where the best level is shown to be better, and, of accuracies, the interval of the control is below 0.5.
-    An accuracy that is not below it means that the task is too easy.
-    """
+def control_fails(
+    results: Results, measure: str, factor: str, control: object, levels: Sequence[object], **cell
+) -> bool:
+    """Whether the best level is shown to be better, and, of accuracies, the control's interval is below 0.5."""
     best = best_level(results, measure, factor, [level for level in levels if level != control], **cell)
     apart = results.compare(measure, {factor: best, **cell}, {factor: control, **cell})
-    own = results.mean(measure, **{factor: control}, **cell)
-    accuracy_is_low = is_lower_better(measure) or own.high < FAILED
-    if is_better(apart) and accuracy_is_low:
-        return f"The control `{control}` fails, as it must: {measure} {write(own)}."
-    reason = "the budget is too small, or the task too hard" if accuracy_is_low else "the task is too easy"
-    return f"This task shows nothing, since {reason}: the control `{control}` has {measure} {write(own)}."
+    return is_better(apart) and is_low(results, measure, **{factor: control}, **cell)
+
+
+def is_low(results: Results, measure: str, **cell: object) -> bool:
+    """Whether an accuracy is shown to be below 0.5; of a loss nothing is asked."""
+    return is_lower_better(measure) or results.mean(measure, **cell).high < FAILED
+
+
+def say_control(results: Results, measure: str, factor: str, control: object, levels: Sequence[object], **cell) -> str:
+    """Whether the control fails, as it must where order matters; otherwise that the task shows nothing, and why."""
+    own = write(results.mean(measure, **{factor: control}, **cell))
+    if control_fails(results, measure, factor, control, levels, **cell):
+        return f"The control `{control}` fails, as it must: {measure} {own}."
+    too_hard = is_low(results, measure, **{factor: control}, **cell)
+    reason = "the budget is too small, or the task too hard" if too_hard else "the task is too easy"
+    return f"This task shows nothing, since {reason}: the control `{control}` has {measure} {own}."
 
 
 def say_solved(results: Results, measure: str, factor: str, levels: Sequence[object], **cell: object) -> str:
