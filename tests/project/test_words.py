@@ -29,6 +29,7 @@ KINDS_ELSEWHERE = {
     ("plainformer/configuration_plainformer.py", "learned"): "the default of `position_embedding_type`",
     ("scripts/addition.py", "sinusoidal"): "the default of its flag",
     ("plainformer/inference/packed.py", "none"): "no activation, as oneDNN calls it",
+    ("plainformer/inference/int8.py", "none"): "the same",
 }
 # Options of others that take the word "none".
 NO_KINDS = {"reduction": "of torch's losses", "report_to": "of transformers' TrainingArguments"}
