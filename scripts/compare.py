@@ -70,7 +70,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--study", choices=runner.NAMES, metavar="STUDY", help=f"one of {', '.join(runner.NAMES)}")
     parser.add_argument("--output_dir", type=Path, help="a new folder, or that of the same study, which goes on")
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each cell (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=runner.SEEDS, help="trainings of each cell (%(default)s)")
     parser.add_argument("--workers", type=int, default=2, help="trainings at a time (%(default)s)")
     parser.add_argument("--list", action="store_true", help="show the cells and the time, and train nothing")
     parser.add_argument("--quick", action="store_true", help="a few steps only: to try the command, not to learn of it")

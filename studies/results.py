@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,9 +25,11 @@ class Results:
     def seeds(self) -> int:
         return len({row["seed"] for row in self.rows})
 
-    def is_whole(self) -> bool:
-        """Whether every cell has every seed."""
-        return bool(self.rows) and len(self.rows) == self.seeds * len(self.study.cells)
+    def whole(self) -> "Results":
+        """Of the seeds that every cell has; the others say nothing yet."""
+        counts = Counter(row["seed"] for row in self.rows)
+        rows = [row for row in self.rows if counts[row["seed"]] == len(self.study.cells)]
+        return Results(self.study, rows)
 
     def of(self, **cell: object) -> list[Row]:
         """The rows of a cell, by seed."""

@@ -17,6 +17,7 @@ from .results import Results, append_row, drop_broken_line, read_results, to_row
 from .study import Cell, Study
 
 NAMES = ("positions", "length", "warmup", "scaling", "padding", "pretraining")
+SEEDS = 5  # that a finished study has
 ROWS, MARKER = "results.csv", "study.json"
 
 Say = Callable[[str], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 from .intervals import write
 from .points import POINTS, write_point
 from .results import Results, read_results
-from .runner import MARKER, NAMES, ROWS, load_study, settings_of
+from .runner import MARKER, NAMES, ROWS, SEEDS, load_study, settings_of
 from .study import Study
 
 PICTURE, TABLE = "picture.png", "table.md"
@@ -58,13 +58,13 @@ def write_results(results: Results, folder: Path) -> None:
 
 
 def read_all(folder: Path) -> dict[str, Results]:
-    """The studies whose results are in the folder, made with today's budget, and whole."""
+    """The studies whose results are in the folder, made with today's budget, as far as every cell has them."""
     found = {}
     for name in NAMES:
         study, path = load_study(name), folder / name / ROWS
         if path.exists() and has_budget_of(folder / name, study):
-            results = read_results(path, study)
-            if results.is_whole() and results.seeds > 1:
+            results = read_results(path, study).whole()
+            if results.seeds > 1:
                 found[name] = results
     return found
 
@@ -86,7 +86,7 @@ def write_missing(found: dict[str, Results]) -> str:
     lacking = [f"- `{name}`: {load_study(name).question}\n" for name in NAMES if name not in found]
     if not lacking:
         return ""
-    intro = "These studies were not run, or not to the end, so nothing is said of them:"
+    intro = "These studies were not run, so nothing is said of them:"
     return f"{intro}\n\n{''.join(lacking)}"
 
 
@@ -118,7 +118,8 @@ def write_points() -> str:
 def write_study(results: Results) -> str:
     study = results.study
     sentences = "".join(f"- {sentence}\n" for sentence in study.conclude(results))
-    options = f"--study {study.name} --seeds {results.seeds} --output_dir outputs/{study.name}"
+    options = f"--study {study.name} --output_dir outputs/{study.name}"
+    few = f"**Not finished: {results.seeds} of {SEEDS} seeds.** " if results.seeds < SEEDS else ""
     minutes = sum(float(row["seconds"]) for row in results.rows) / 60
     return f"""## Study: {study.name}
 
@@ -128,7 +129,8 @@ def write_study(results: Results) -> str:
 python scripts/compare.py {options}
 ```
 
-Budget: {study.budget}. {results.seeds} seeds of {len(study.cells)} cells; the trainings took {minutes:.1f} minutes
+{few}Budget: {study.budget}.
+{results.seeds} seeds of {len(study.cells)} cells; the trainings took {minutes:.1f} minutes
 of one thread.
 
 ![{study.name}]({FOLDER}/{study.name}/{PICTURE})
