@@ -81,7 +81,7 @@ def length(function: ast.FunctionDef) -> int:
 def test_a_function_fits_on_a_screen():
     found = {
         f"{relative(path)} {name}": length(function)
-        for path in python_files("plainformer", "scripts", "benchmarks")
+        for path in python_files("plainformer", "scripts", "benchmarks", "studies")
         for name, function in functions(parse(path))
         if name != "main"
     }

@@ -84,7 +84,7 @@ match x:
     assert not list(defined_names(ast.parse("f(real=1); x.share(allowed); 'said'")))  # uses, and foreign keywords
 
 
-@pytest.mark.parametrize("folder", ["plainformer", "scripts", "benchmarks", "tests"])
+@pytest.mark.parametrize("folder", ["plainformer", "scripts", "benchmarks", "studies", "tests"])
 def test_names_are_the_words_of_the_field(folder):
     found = [(relative(path), 0, part) for path in python_files(folder) for part in (path.stem, path.parent.name)]
     found += [(relative(path), *line) for path in python_files(folder) for line in defined_names(parse(path))]
