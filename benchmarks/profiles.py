@@ -22,7 +22,7 @@ from torch.profiler import ProfilerActivity, profile
 # The parts, and how the names of their operators begin, without "aten::", "mkldnn::" and so on.
 PARTS = {
     "products": "addmm _addmm mm linear _linear mkldnn_linear _mkl_linear qlinear",
-    "attention": "bmm baddbmm matmul softmax _softmax scaled_dot _scaled_dot _flash",
+    "attention": "bmm baddbmm matmul softmax _softmax exp sum aminmax scaled_dot _scaled_dot _flash",
     "activation": "gelu relu silu tanh",
     "norms and sums": "layer_norm native_layer_norm add addcmul mul sub div amin amax clamp nan_to_num "
     "quantize dequantize",
