@@ -23,6 +23,7 @@ import torch.multiprocessing as mp
 PRELOADED = ["torch.distributed.tensor", "accelerate", "plainformer"]
 
 FORKED = Path(__file__).with_name("forked.py")
+ISOLATED = Path(__file__).parents[1] / "isolated"
 
 
 @functools.cache
@@ -73,6 +74,15 @@ def finish_process(process: subprocess.Popen, timeout: float = 300) -> subproces
 def run_process(command: list, timeout: float = 300, **options) -> subprocess.CompletedProcess:
     """`subprocess.run` with the output as text, and a time limit that holds for what the command starts too."""
     return finish_process(start_process(command, **options), timeout)
+
+
+def run_tests_alone(file: str) -> None:
+    """The tests of a file in tests/isolated, in a process of their own.
+
+    Where OpenVINO, NNCF and ONNX Runtime are loaded together, a process that forks later can crash, as DataLoader does.
+    """
+    run = run_process([sys.executable, "-m", "pytest", "-n", 0, ISOLATED / file], cwd=ISOLATED.parents[1])
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
 
 
 def kill_family(process: subprocess.Popen) -> None:
