@@ -78,6 +78,7 @@ def plot_unpadded_batch(
 
 
 def draw_speeds(ax: Axes, speeds: Mapping[str, float], words: Translate) -> None:
+    """A bar for each speed, with its figure, and a line at 1."""
     bars = ax.barh(list(speeds), list(speeds.values()), color=line_colours(1)[0])
     ax.bar_label(bars, fmt="%.1f ×", padding=4)
     ax.axvline(1, color="0.5", lw=1.5, ls="--")

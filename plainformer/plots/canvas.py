@@ -125,5 +125,6 @@ def save_plot(ax: Any, path: str | os.PathLike) -> Path:
 
 
 def check_ending(path: Path) -> None:
+    """Raise a ValueError unless a path ends as a picture does."""
     if path.suffix not in FORMATS:
         raise ValueError(f"{path} ends in {path.suffix!r}, and pictures are {' or '.join(FORMATS)}: give one of these.")

@@ -22,6 +22,7 @@ from .values import (
 
 
 def title(encoder: PlainformerModel, words: Translate, text: str) -> str:
+    """A text, and the position kind that the picture is of."""
     return f"{words(text)} ({name_of(encoder, words, encoder.embeddings.position_embeddings)})"
 
 

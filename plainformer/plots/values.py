@@ -47,6 +47,7 @@ def read_encoder(model_or_config: Any) -> PlainformerModel:
 
 
 def kind_of(encoder: PlainformerModel) -> PositionKind:
+    """The entry of the registry that a model uses."""
     return POSITION_KINDS[encoder.config.position_embedding_type]
 
 
